@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key.h"
+#include "synced_names.h"
 #include "table_share.h"
 #include <algorithm>
 #include <fcntl.h>
@@ -13,30 +14,34 @@ std::string server_table_of(const std::string &name) { return name.substr(0, nam
 
 /* ---- files */
 
-bool read_file(const std::string &path, std::string *bytes) {
+namespace {
+enum class Reading { AS_IT_IS, SYNCED };
+
+bool read_whole(const std::string &path, Reading how, std::string *bytes) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
   bytes->clear();
   char room[16384];
   ssize_t len;
   while ((len = read(file, room, sizeof room)) > 0) bytes->append(room, static_cast<size_t>(len));
+  const bool done = len == 0 && (how == Reading::AS_IT_IS || fsync(file) == 0);
   close(file);
-  return len == 0;
+  return done;
 }
 
-bool sync_directory(const std::string &path) {
-  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return false;
-  const bool synced = fsync(directory) == 0;
-  close(directory);
-  return synced;
+/* The server does not sync the bytes of a new .par file. */
+bool read_par_file(const std::string &path, std::string *bytes) {
+  return read_whole(path + PAR_EXTENSION, Reading::SYNCED, bytes) && is_par_image(*bytes);
 }
 
-namespace {
 constexpr size_t FRM_HEADER = 64, FRM_EXTRA_LENGTH_AT = 4, FRM_LENGTH_AT = 10;
 
 const uchar *at(const std::string &bytes, size_t offset) { return reinterpret_cast<const uchar *>(bytes.data()) + offset; }
 } // namespace
+
+bool read_file(const std::string &path, std::string *bytes) {
+  return read_whole(path, Reading::AS_IT_IS, bytes);
+}
 
 bool is_frm_image(const std::string &bytes) {
   return bytes.size() > FRM_HEADER && *at(bytes, 0) == 254 && *at(bytes, 1) == 1 &&
@@ -98,6 +103,11 @@ bool partition_names(const std::string &par, std::vector<std::string> *names) {
   return true;
 }
 
+bool is_par_image(const std::string &bytes) {
+  std::vector<std::string> names;
+  return partition_names(bytes, &names);
+}
+
 /* ---- images in the catalog */
 
 static void take_bytes(void *context, const uint8_t *data, size_t len) {
@@ -130,8 +140,7 @@ void Attachments::set_from_files(const std::string &table) {
   std::string bytes;
   if (!read_file("./" + table + reg_ext, &bytes) || !is_frm_image(bytes)) return;
   set(table, FRM_IMAGE, bytes);
-  std::vector<std::string> names;
-  if (read_file("./" + table + PAR_EXTENSION, &bytes) && partition_names(bytes, &names)) set(table, PAR_IMAGE, bytes);
+  if (read_par_file("./" + table, &bytes)) set(table, PAR_IMAGE, bytes);
 }
 
 /*
@@ -173,7 +182,9 @@ int keep_partitioned_files(const char *path, const char *old_path, chf_create_fl
   if (what == CHF_CREATE_FLAG && path) {
     const std::string table = table_of_files_to_come(table_name_of(path));
     std::string frm, par;
-    if (table.empty() || !read_file(std::string(path) + reg_ext, &frm) || !read_file(std::string(path) + PAR_EXTENSION, &par)) return 0;
+    if (table.empty() || !read_file(std::string(path) + reg_ext, &frm)) return 0;
+    if (!read_par_file(path, &par)) return 0;
+    note_changed_names(database_of(table));
     attachments.set(table, COMING_FRM_IMAGE, std::move(frm));
     attachments.set(table, COMING_PAR_IMAGE, std::move(par));
   } else if (what == CHF_RENAME_FLAG && path && old_path) {
@@ -203,10 +214,20 @@ static bool is_last_partition(const std::string &name) {
   return tp_count_tables(engine.db, prefix.data(), prefix.size(), &count) == TP_OK && count <= 1;
 }
 
+/* The server has no call to an engine that says when these change. */
+void Attachments::set_options_of_database(const std::string &name) {
+  const std::string database = database_of(name);
+  std::string bytes;
+  if (!read_file("./" + database + "/" + OPTIONS_FILE, &bytes) || bytes.empty()) return;
+  set(options_name(database), DATABASE_OPTIONS, bytes);
+}
+
 Attachments Attachments::of_create(const std::string &name, const TABLE *form) {
   Attachments attachments;
   if (is_temporary(name)) return attachments;
   const std::string table = server_table_of(name);
+  note_changed_names(database_of(name));
+  attachments.set_options_of_database(name);
   /* A new table's definition is in memory, and its .par file is there. (A partition is added by its table's present definition.) */
   const LEX_CUSTRING *image = form->s->tmp_table != NO_TMP_TABLE ? form->s->frm_image : nullptr;
   if (!image || !image->str) {
@@ -215,8 +236,7 @@ Attachments Attachments::of_create(const std::string &name, const TABLE *form) {
   }
   attachments.set(table, FRM_IMAGE, std::string(reinterpret_cast<const char *>(image->str), image->length));
   std::string bytes;
-  std::vector<std::string> names;
-  if (is_partition(name) && read_file("./" + table + PAR_EXTENSION, &bytes) && partition_names(bytes, &names))
+  if (is_partition(name) && read_par_file("./" + table, &bytes))
     attachments.set(table, PAR_IMAGE, bytes);
   return attachments;
 }
@@ -232,7 +252,9 @@ static bool is_in_image(const std::string &name, const std::string &table) {
 
 Attachments Attachments::of_drop(const std::string &name) {
   Attachments attachments;
-  if (!is_partition(name) || is_temporary(name)) return attachments;
+  if (is_temporary(name)) return attachments;
+  note_changed_names(database_of(name));
+  if (!is_partition(name)) return attachments;
   const std::string table = server_table_of(name);
   if (is_last_partition(name))
     attachments.remove_all(table);
@@ -246,13 +268,26 @@ Attachments Attachments::of_drop(const std::string &name) {
 
 Attachments Attachments::of_drop_all(const std::string &table) {
   Attachments attachments;
-  if (!is_temporary(table)) attachments.remove_all(table);
+  if (is_temporary(table)) return attachments;
+  note_changed_names(database_of(table));
+  attachments.remove_all(table);
+  return attachments;
+}
+
+Attachments Attachments::of_drop_database(const std::string &database) {
+  Attachments attachments;
+  attachments.all.push_back({options_name(database), {}, DATABASE_OPTIONS, true});
   return attachments;
 }
 
 Attachments Attachments::of_rename(const std::string &from, const std::string &to) {
   Attachments attachments;
   const std::string old_table = server_table_of(from), new_table = server_table_of(to);
+  if (!is_temporary(from)) note_changed_names(database_of(from));
+  if (!is_temporary(to)) {
+    note_changed_names(database_of(to));
+    if (database_of(from) != database_of(to)) attachments.set_options_of_database(to);
+  }
   if (!is_partition(from) && !is_partition(to)) {
     /* The engine takes them along; a table that is only kept until it can be dropped needs none. */
     if (is_temporary(to)) attachments.remove_all(to);
@@ -284,6 +319,9 @@ Attachments Attachments::of_rename(const std::string &from, const std::string &t
 
 Attachments Attachments::of_rename_all(const std::string &from, const std::string &to) {
   Attachments attachments;
+  note_changed_names(database_of(from));
+  note_changed_names(database_of(to));
+  if (database_of(from) != database_of(to)) attachments.set_options_of_database(to);
   attachments.move_all(from, to);
   return attachments;
 }
@@ -291,6 +329,7 @@ Attachments Attachments::of_rename_all(const std::string &from, const std::strin
 Attachments Attachments::of_alter(const std::string &name, const TABLE *altered) {
   Attachments attachments;
   std::string bytes;
+  if (!is_temporary(name)) note_changed_names(database_of(name));
   if (!is_temporary(name) && read_file(std::string(altered->s->normalized_path.str) + reg_ext, &bytes) && is_frm_image(bytes))
     attachments.set(server_table_of(name), FRM_IMAGE, bytes);
   return attachments;

@@ -35,14 +35,22 @@ enum Attachment_kind : uint8_t {
   FORMER_FRM_IMAGE = 4,
   FORMER_PAR_IMAGE = 5,
   COMING_FRM_IMAGE = 6,
-  COMING_PAR_IMAGE = 7
+  COMING_PAR_IMAGE = 7,
+  DATABASE_OPTIONS = 8 /* of a database; see options_name() */
 };
-/* All kinds that go with the server's table. */
+/* All kinds that go with the server's table. Not the options of a database. */
 constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, DESCRIPTION, FORMER_FRM_IMAGE,
                                                 FORMER_PAR_IMAGE, COMING_FRM_IMAGE, COMING_PAR_IMAGE};
 
 constexpr char PARTITION_SEPARATOR[] = "#P#";
 constexpr char PAR_EXTENSION[] = ".par";
+/* All triggers of a table; the table that a trigger is of. */
+constexpr char TRIGGERS_EXTENSION[] = ".TRG", TRIGGER_EXTENSION[] = ".TRN";
+/* The file of a database's default character set and comment. */
+constexpr char OPTIONS_FILE[] = "db.opt";
+
+/* What the options of a database are attached to: no table has such a name. */
+inline std::string options_name(const std::string &database) { return database + "/"; }
 
 /* "db/t#P#p0" → "db/t", the table as the server knows it. */
 std::string server_table_of(const std::string &name);
@@ -65,6 +73,7 @@ public:
   static Attachments of_rename(const std::string &from, const std::string &to);
   /* Of all partitions of a table together. */
   static Attachments of_drop_all(const std::string &table);
+  static Attachments of_drop_database(const std::string &database);
   static Attachments of_rename_all(const std::string &from, const std::string &to);
   /* Of an ALTER in place, for the table or for any of its partitions. */
   static Attachments of_alter(const std::string &name, const TABLE *altered);
@@ -76,6 +85,7 @@ private:
     bool is_removed;
   };
   void set_from_files(const std::string &table);
+  void set_options_of_database(const std::string &name);
   void set_from_statement(const std::string &table);
   void move_all(const std::string &from, const std::string &to);
 
@@ -89,8 +99,6 @@ int attachment(const std::string &name, Attachment_kind kind, std::string *bytes
 
 /* Reads a file as a whole. false: it is missing, or can't be read. */
 bool read_file(const std::string &path, std::string *bytes);
-/* Makes names in a directory durable. */
-bool sync_directory(const std::string &path);
 /* Called when the server has written, or renamed, the files of a partitioned table. A statement
    that changes partitions writes files
    to come under another name, before its log relies on them, and puts them in their place later. 0,
@@ -106,8 +114,11 @@ std::string definition_id(const std::string &frm);
 bool has_definition(const std::string &name, const LEX_CUSTRING &id);
 /* The names of the partitions, as they are in names of the engine's tables. false: these bytes are no whole .par file. */
 bool partition_names(const std::string &par, std::vector<std::string> *names);
+/* Whether these bytes are a whole .par file. */
+bool is_par_image(const std::string &bytes);
 
-/* Before the server clears up after a crash, for which it needs them: files of partitioned tables that are missing. */
+/* Before the server clears up after a crash, for which it needs them: files of partitioned tables that
+   are missing, or not whole. */
 void restore_partitioned_files();
 /* When the server has cleared up after a crash: files that are missing, or that a power cut left as they were before. */
 void restore_definitions();

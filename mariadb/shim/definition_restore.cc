@@ -15,16 +15,21 @@
       a file of a table that the engine does   the table was dropped or renamed, or its CREATE was never acknowledged. Copies that
       not have                                 ALTER TABLE made go; other files get the extension .BAK, which DROP DATABASE knows
 
+  The options of a database are in the catalog, too, as they were when a table was created in it
+  last, or at the last start: they are written if db.opt is missing or empty.
+
   An image fits if the engine has the table, or just the partitions that the .par image names.
 
-  Before that, when the engine is opened, files of partitioned tables that are missing are written: without them the server can't find
-  the partitions of a table that its log wants dropped.
+  Before that, when the engine is opened, files of partitioned tables that are missing or not whole are
+  written: without them the server can't find the partitions of a table that its log wants dropped or
+  renamed. It syncs no .par file, so after a power cut the name may be there, and no bytes.
 */
 #include "definition_files.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key.h"
 #include "server_versions.h"
+#include "synced_names.h"
 #include "table_share.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -123,14 +128,34 @@ std::string shown(const std::string &name) {
   return db + "." + table;
 }
 
+/* Whether there are options, which the server takes from now on. */
+bool restore_options(const std::string &database) {
+  const std::string directory = "./" + database, path = directory + "/" + OPTIONS_FILE;
+  std::string options;
+  if (attachment(options_name(database), DATABASE_OPTIONS, &options) != TP_OK) return false;
+  if (!write_file(path, options) || !sync_directory(directory)) {
+    sql_print_error("Tidepool: %s was lost, and can't be written (errno %d)", path.c_str(), errno);
+    return false;
+  }
+  sql_print_warning("Tidepool: %s was lost: it is written anew, from the engine's catalog",
+                    path.c_str());
+  return true;
+}
+
+void make_directory_again(const std::string &database) {
+  const bool has_options = restore_options(database);
+  const char *const options = has_options ? "" : ", and its default character set is the server's now";
+  sql_print_warning("Tidepool: the directory of database %s was lost, and is made anew. "
+                    "Its triggers are lost%s",
+                    database.c_str(), options);
+}
+
 bool write_files(const std::string &name, const Definition &image, const char *why) {
   const std::string directory = directory_of(name), path = "./" + name;
   bool done = true;
   if (!is_there(directory)) {
     done = mkdir(directory.c_str(), my_umask_dir) == 0 && sync_directory(".");
-    if (done)
-      sql_print_warning("Tidepool: the directory of database %s was lost, and is made anew. Its default character set is the server's now",
-                        directory.c_str() + 2);
+    if (done) make_directory_again(database_of(name));
   }
   /* Without its .frm file, a .par file is of no table. */
   done = done && (!image.has_par || write_file(path + PAR_EXTENSION, image.par)) && write_file(path + reg_ext, image.frm) &&
@@ -191,6 +216,31 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
                     path.c_str(), reg_ext, shown(name).c_str(), why);
 }
 
+/*
+  The options of databases that have tables. The server changes them without a call to the engine,
+  so a file that is there is taken for newer than its image. It does not sync the file, so that may
+  be empty after a power cut.
+*/
+void restore_all_options(const Stored_tables &tables) {
+  std::set<std::string> databases;
+  for (const auto &table : tables) databases.insert(database_of(table.first));
+  for (const std::string &database : databases) {
+    std::string options, image;
+    if (!read_file("./" + database + "/" + OPTIONS_FILE, &options) || options.empty()) {
+      restore_options(database);
+      continue;
+    }
+    const std::string name = options_name(database);
+    if (attachment(name, DATABASE_OPTIONS, &image) == TP_OK && image == options) continue;
+    Attachments attachments;
+    attachments.set(name, DATABASE_OPTIONS, options);
+    tp_catalog_change change{};
+    change.attached = *attachments.get();
+    /* An engine that may only read keeps what it has. */
+    tp_change_tables(engine.db, &change);
+  }
+}
+
 /* The engine that a .frm file names, of the partitions if there are some; empty if it can't be told. */
 std::string engine_of(const std::string &frm) {
   constexpr uchar EXTRA_PARTITIONS_ENGINE = 1;
@@ -212,23 +262,6 @@ bool is_ours(const std::string &path) {
   return read_file(path, &frm) && is_same_name(engine_of(frm).c_str(), hton_name(engine.hton)->str);
 }
 
-/* A table's files that are of no table any more. */
-void put_aside(const std::string &name) {
-  const std::string path = "./" + name;
-  const bool is_copy = is_intermediate(name);
-  for (const std::string &file : {path + reg_ext, path + PAR_EXTENSION}) {
-    if (!is_there(file)) continue;
-    if (is_copy ? unlink(file.c_str()) : rename(file.c_str(), (file + ".BAK").c_str())) {
-      sql_print_error("Tidepool: %s is of no table, and can't be moved (errno %d): remove it", file.c_str(), errno);
-      return;
-    }
-  }
-  if (!is_copy)
-    sql_print_warning("Tidepool: %s%s was of a table that the engine does not have: the table was dropped or renamed, or its CREATE was "
-                      "not finished when the server ended. The file is %s%s.BAK now",
-                      path.c_str(), reg_ext, path.c_str(), reg_ext);
-}
-
 std::vector<std::string> entries_of(const std::string &directory) {
   std::vector<std::string> names;
   if (DIR *open = opendir(directory.c_str())) {
@@ -243,10 +276,54 @@ bool ends_with(const std::string &text, const std::string &end) {
   return text.size() > end.size() && text.compare(text.size() - end.size(), std::string::npos, end) == 0;
 }
 
+/* The table that a .TRN file names, which has the name of a trigger. */
+std::string table_of_trigger(const std::string &path) {
+  constexpr char MARK[] = "\ntrigger_table=";
+  std::string text;
+  if (!read_file(path, &text)) return {};
+  const size_t at = text.find(MARK);
+  if (at == std::string::npos) return {};
+  const size_t start = at + sizeof MARK - 1, end = text.find('\n', start);
+  return end == std::string::npos ? std::string() : text.substr(start, end - start);
+}
+
+/* Triggers of a table that is no more: else a new table of that name would have them. */
+void put_triggers_aside(const std::string &name) {
+  const std::string file = "./" + name + TRIGGERS_EXTENSION, directory = directory_of(name) + "/";
+  if (!is_there(file)) return;
+  std::string db, table;
+  server_names(name, &db, &table);
+  for (const std::string &entry : entries_of(directory))
+    if (ends_with(entry, TRIGGER_EXTENSION) && table_of_trigger(directory + entry) == table)
+      rename((directory + entry).c_str(), (directory + entry + ".BAK").c_str());
+  if (rename(file.c_str(), (file + ".BAK").c_str()) == 0)
+    sql_print_warning("Tidepool: %s has the triggers of a table that the engine does not have. "
+                      "The file is %s.BAK now",
+                      file.c_str(), file.c_str());
+}
+
+/* A table's files that are of no table any more. */
+void put_aside(const std::string &name) {
+  const std::string path = "./" + name;
+  const bool is_copy = is_intermediate(name);
+  for (const std::string &file : {path + reg_ext, path + PAR_EXTENSION}) {
+    if (!is_there(file)) continue;
+    if (is_copy ? unlink(file.c_str()) : rename(file.c_str(), (file + ".BAK").c_str())) {
+      sql_print_error("Tidepool: %s is of no table, and can't be moved (errno %d): remove it", file.c_str(), errno);
+      return;
+    }
+  }
+  if (is_copy) return;
+  put_triggers_aside(name);
+  sql_print_warning("Tidepool: %s%s was of a table that the engine does not have: the table was "
+                    "dropped or renamed, or its CREATE was not finished when the server ended. "
+                    "The file is %s%s.BAK now",
+                    path.c_str(), reg_ext, path.c_str(), reg_ext);
+}
+
 /* After a crash. What is no database has no .frm files of ours. */
 void clear_strangers(const Stored_tables &tables) {
   for (const std::string &database : entries_of(".")) {
-    bool changed = false;
     for (const std::string &file : entries_of("./" + database)) {
       const bool is_par = ends_with(file, PAR_EXTENSION);
       if (!is_par && !ends_with(file, reg_ext)) continue;
@@ -255,10 +332,11 @@ void clear_strangers(const Stored_tables &tables) {
       /* Another engine's .par file has its .frm file beside it. */
       if (is_par ? is_there(path + reg_ext) : !is_ours(path + reg_ext)) continue;
       put_aside(name);
-      changed = true;
     }
-    if (changed) sync_directory("./" + database);
+    /* What the server has changed while it went on or back is not synced either. */
+    sync_directory("./" + database);
   }
+  sync_directory(".");
 }
 
 } // namespace
@@ -268,14 +346,17 @@ void restore_partitioned_files() {
   Stored_tables tables;
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
   for (const auto &table : tables) {
-    const std::string path = "./" + table.first, directory = directory_of(table.first);
-    if (table.second.is_whole || (is_there(path + PAR_EXTENSION) && is_there(path + reg_ext)) || !is_there(directory)) continue;
+    if (table.second.is_whole) continue;
+    Definition files = files_of(table.first);
+    const bool has_frm = is_frm_image(files.frm), has_par = is_par_image(files.par);
+    if (has_frm && has_par) continue;
     const Definition image = image_of(table.first);
-    if (!image.has_frm || !image.has_par) continue;
-    if ((is_there(path + PAR_EXTENSION) || write_file(path + PAR_EXTENSION, image.par)) &&
-        (is_there(path + reg_ext) || write_file(path + reg_ext, image.frm)) && sync_directory(directory))
-      sql_print_warning("Tidepool: the files of the partitioned table %s were lost: they are written anew, from the engine's catalog",
-                        shown(table.first).c_str());
+    if (!is_frm_image(image.frm) || !is_par_image(image.par)) continue;
+    /* What is whole stays: it may be newer than the image. */
+    if (!has_frm) files.frm = image.frm;
+    if (!has_par) files.par = image.par;
+    files.has_frm = files.has_par = true;
+    write_files(table.first, files, "was lost, or was not whole");
   }
 }
 
@@ -284,6 +365,7 @@ void restore_definitions() {
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
   const bool was_clean = tp_was_clean(engine.db);
   for (const auto &table : tables) restore_table(table.first, table.second, was_clean);
+  restore_all_options(tables);
   if (!was_clean) clear_strangers(tables);
 }
 

@@ -5,6 +5,8 @@
 #include "description.h"
 #include "engine.h"
 #include "errors.h"
+#include "foreign_key.h"
+#include "synced_names.h"
 
 using namespace tidepool;
 
@@ -140,6 +142,14 @@ int ha_tidepool::extra(enum ha_extra_function operation) {
   case HA_EXTRA_NO_KEYREAD:
     keyread_only = false;
     plan_known = false;
+    break;
+  case HA_EXTRA_PREPARE_FOR_RENAME:
+    /* The only call of these statements that comes under LOCK TABLES, too. */
+    switch (thd_sql_command(ha_thd())) {
+    case SQLCOM_CREATE_TRIGGER:
+    case SQLCOM_DROP_TRIGGER:
+      sync_at_end_of_statement(ha_thd(), "./" + database_of(shared->name));
+    }
     break;
 #if TIDEPOOL_COPIES_HAVE_ENDS
   case HA_EXTRA_BEGIN_COPY:

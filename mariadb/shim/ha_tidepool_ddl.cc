@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "foreign_key_definition.h"
 #include "ha_tidepool.h"
+#include "synced_names.h"
 #include <set>
 
 using namespace tidepool;
@@ -267,6 +268,7 @@ static int rename_partitions(const std::string &from, const std::string &to) {
 int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
   THD *thd = current_thd;
+  sync_triggers_at_end(thd, name);
   /* The server asks every engine to drop a table that it doesn't know, and children may wait for one. */
   std::string metadata;
   if (table_metadata(name, &metadata) == TP_TABLE_MISSING) {
@@ -303,6 +305,13 @@ int drop_table(handlerton *, const char *path) {
   return 0;
 }
 
+static void forget_database(const std::string &name) {
+  std::string options;
+  if (attachment(options_name(name), DATABASE_OPTIONS, &options) != TP_OK) return;
+  Attachments attached = Attachments::of_drop_database(name);
+  server_error(rename_stored({}, attached), nullptr);
+}
+
 void drop_database(handlerton *, char *path) {
   /* "./db/": what the server dropped already is gone; here go tables that lost their .frm files. */
   std::string name(path);
@@ -310,6 +319,7 @@ void drop_database(handlerton *, char *path) {
   const size_t slash = name.rfind(FN_LIBCHAR);
   if (slash != std::string::npos) name.erase(0, slash + 1);
   if (name.empty()) return;
+  forget_database(name);
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   for (const std::string &table : names_with(name + "/")) {
     int result = drop_stored(table);
@@ -391,6 +401,7 @@ int ha_tidepool::delete_table(const char *name) { return tidepool::drop_table(ht
 int ha_tidepool::rename_table(const char *from, const char *to) {
   const std::string old_name = table_name_of(from), new_name = table_name_of(to);
   give_away_parted();
+  sync_triggers_at_end(ha_thd(), old_name);
   /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from here on. */
   const std::string altered = is_intermediate(old_name) && ha_thd() ? altered_table(ha_thd()) : std::string();
   if (is_partition(old_name) && is_partition(new_name) && server_table_of(old_name) != server_table_of(new_name)) {

@@ -9,6 +9,7 @@
 #include "ha_tidepool.h"
 #include "i_s.h"
 #include "status.h"
+#include "synced_names.h"
 #include "sysvars.h"
 #include <sys/resource.h>
 
@@ -119,6 +120,7 @@ int start(void *p) {
 int stop(void *) {
   std::unique_lock<std::shared_mutex> nobody_reads(engine.explaining);
   if (!engine.db) return 0;
+  sync_changed_names();
   if (tp_close(engine.db) != TP_OK) {
     String text = last_error_text();
     sql_print_error("Tidepool: the shutdown was not clean, the next start will recover: %s", text.c_ptr_safe());

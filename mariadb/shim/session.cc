@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "server_versions.h"
 #include "sql_parse.h"
+#include "synced_names.h"
 #include "sysvars.h"
 #include <algorithm>
 #include <chrono>
@@ -207,6 +208,8 @@ static void commit_ordered(THD *thd, bool all) {
 }
 
 static int end_statement(THD *thd, Session *session) {
+  /* It may have been registered for the names of files alone. */
+  if (!session->in_statement) return 0;
   const int unsettled = settle_last_row(session);
   session->in_statement = false;
   const int error = server_error(tp_statement_end(session->transaction), thd);
@@ -255,6 +258,7 @@ int commit_durably(Session *session) {
 static int commit(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
+  sync_names(session);
   close_children(session);
   if (!ends_transaction(thd, all)) return end_statement(thd, session);
   if (!session->in_transaction) return 0;
@@ -295,6 +299,7 @@ static int commit(THD *thd, bool all) {
 static int rollback(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
+  sync_names(session);
   close_children(session);
   if (ends_transaction(thd, all)) {
     if (!session->in_transaction) return 0;

@@ -13,6 +13,7 @@
 #include "bridge.h"
 #include "server.h"
 #include <atomic>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,7 @@ struct Session {
   std::string violated_key;         /* the child's unique key, if a referential action would have made a duplicate */
   /* What is prepared is a part of a transaction that changed other engines, too. */
   bool with_other_engines = false;
+  std::set<std::string> unsynced; /* directories that the statement's end syncs (synced_names.h) */
 };
 
 /* The connection's session, made on first use; nullptr when there is no memory. */

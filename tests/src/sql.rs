@@ -1,7 +1,7 @@
 //! What many tests ask of a connection; each ends the test if the server refuses.
 
 use mysql::prelude::Queryable;
-use mysql::{Conn, Row};
+use mysql::{Conn, Row, Value};
 
 /// Runs statements one after the other.
 pub fn run(conn: &mut Conn, statements: &[&str]) {
@@ -28,7 +28,17 @@ pub fn code_of(conn: &mut Conn, statement: &str) -> u16 {
 /// The rows that a query gives, as text, without the names of their columns.
 pub fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
     let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-    rows.into_iter().map(|row| format!("{:?}", row.unwrap())).collect()
+    rows.into_iter().map(row_text).collect()
+}
+
+/// A row as text, with whole values: `Debug` of the client library cuts long ones.
+pub fn row_text(row: Row) -> String {
+    let text = |value: Value| match value {
+        Value::Bytes(bytes) => format!("Bytes(\"{}\")", bytes.escape_ascii()),
+        other => format!("{other:?}"),
+    };
+    let values: Vec<String> = row.unwrap().into_iter().map(text).collect();
+    format!("[{}]", values.join(", "))
 }
 
 /// The same, sorted.

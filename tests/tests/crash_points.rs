@@ -79,3 +79,41 @@ fn a_power_cut_leaves_the_partitioned_table_of_before_or_of_afterwards() {
     let cases = ["drop-partitioned", "rename-partitioned", "partition-drop"];
     run("partitions_and_power", setting, &cases, "/redo/redo.");
 }
+
+/// The server makes, renames and removes files of triggers without a word to the engine, and syncs
+/// none of their names.
+#[test]
+fn acknowledged_changes_of_triggers_survive_a_power_cut() {
+    let setting = Setting { flush: 1, crash: Crash::PowerCut, ..KILLED };
+    let cases = [
+        "create-trigger",
+        "create-trigger-under-lock",
+        "create-second-trigger",
+        "drop-trigger",
+        "drop-with-trigger",
+        "rename-with-trigger",
+        "alter-copy-rename-with-trigger",
+    ];
+    run("triggers_and_power", setting, &cases, NO_CALL);
+}
+
+/// A new table of this name would have the triggers of the old one.
+#[test]
+fn a_power_cut_leaves_no_triggers_of_a_dropped_table() {
+    let setting = Setting { flush: 1, crash: Crash::PowerCut, ..KILLED };
+    run("dropped_triggers_and_power", setting, &["drop-with-trigger"], "/tidepool/tables");
+}
+
+/// The server does not sync `db.opt`.
+#[test]
+fn a_table_in_a_new_database_takes_the_options_of_the_database_along() {
+    let setting = Setting { flush: 1, crash: Crash::PowerCut, ..KILLED };
+    run("options_and_power", setting, &["create-in-new-database"], NO_CALL);
+}
+
+/// The server needs the copy's `.par` file to go on or back, and does not sync it.
+#[test]
+fn a_power_cut_leaves_the_table_that_gets_partitions_or_the_one_that_has_them() {
+    let setting = Setting { flush: 1, crash: Crash::PowerCut, ..KILLED };
+    run("partition_by_and_power", setting, &["partition-by"], "/ddl_recovery.log>)");
+}

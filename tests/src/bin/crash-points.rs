@@ -47,8 +47,8 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{} crash points, {} violations, {} known server faults",
-        total.tried, total.violations, total.known
+        "{} crash points, {} wrong, {} violations, {} known server faults",
+        total.tried, total.wrong, total.violations, total.known
     );
     if total.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -56,6 +56,7 @@ fn main() -> ExitCode {
 #[derive(Default)]
 struct Total {
     tried: u32,
+    wrong: u32,
     violations: usize,
     known: usize,
 }
@@ -67,8 +68,8 @@ impl Total {
             let Some(mut victim) = Victim::start(setting, "crash_points") else { return };
             let report = run_case(&mut victim, setting, case, &wanted.choice);
             println!(
-                "{setting}, {}/{} {}: {} crash points, {} before, {} after, {} survived, {} violations, \
-                 {} known server faults, {:.0} s",
+                "{setting}, {}/{} {}: {} crash points, {} before, {} after, {} survived, {} wrong, \
+                 {} violations, {} known server faults, {:.0} s",
                 index + 1,
                 wanted.cases.len(),
                 case.name,
@@ -76,12 +77,14 @@ impl Total {
                 report.before,
                 report.after,
                 report.survived,
+                report.wrong,
                 report.violations.len(),
                 report.known.len(),
                 since.elapsed().as_secs_f64()
             );
             report.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
             self.tried += report.tried;
+            self.wrong += report.wrong;
             self.violations += report.violations.len();
             self.known += report.known.len();
         }

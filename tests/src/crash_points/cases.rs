@@ -74,6 +74,7 @@ const HASH: &str = "CREATE TABLE h (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E
 const HASH_ROWS: &str = "INSERT INTO h SELECT seq, seq % 7 FROM seq_1_to_300";
 const E_TABLE: &str = "CREATE TABLE e (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E}";
 const E_ROWS: &str = "INSERT INTO e SELECT seq, 8 FROM seq_100_to_150";
+const TRIGGER: &str = "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET NEW.b = NEW.b + 1";
 const SEQUENCE: &str = "CREATE SEQUENCE s START WITH 5 ENGINE={E}";
 
 /// All cases.
@@ -255,6 +256,37 @@ pub const CASES: &[Case] = &[
             &["DROP DATABASE cp2"],
         )
     },
+    Case {
+        steps: &["CREATE DATABASE cp3 CHARACTER SET latin2"],
+        ..definition(
+            "create-in-new-database",
+            &[],
+            &[
+                "CREATE DATABASE cp3 CHARACTER SET latin2",
+                "CREATE TABLE cp3.t (a INT PRIMARY KEY, s VARCHAR(9)) ENGINE={E}",
+            ],
+        )
+    },
+    definition("create-trigger", &[T, T_FEW], &[TRIGGER]),
+    definition("create-trigger-under-lock", &[T, T_FEW], &["LOCK TABLES t WRITE", TRIGGER]),
+    definition(
+        "create-second-trigger",
+        &[T, T_FEW, TRIGGER],
+        &["CREATE TRIGGER g2 AFTER DELETE ON t FOR EACH ROW SET @deleted = OLD.a"],
+    ),
+    definition("drop-trigger", &[T, T_FEW, TRIGGER], &["DROP TRIGGER g"]),
+    definition("drop-with-trigger", &[T, T_FEW, TRIGGER], &["DROP TABLE t"]),
+    definition("rename-with-trigger", &[T, T_FEW, TRIGGER], &["RENAME TABLE t TO x"]),
+    definition(
+        "alter-rename-with-trigger",
+        &[T, T_FEW, TRIGGER],
+        &["ALTER TABLE t RENAME TO x, ADD c INT"],
+    ),
+    definition(
+        "alter-copy-rename-with-trigger",
+        &[T, T_FEW, TRIGGER],
+        &["ALTER TABLE t MODIFY a BIGINT, RENAME TO x"],
+    ),
     definition("create-sequence", &[], &[SEQUENCE]),
     definition(
         "alter-sequence",

@@ -9,7 +9,7 @@ use mysql::prelude::Queryable;
 
 use super::calls::{Call, Tracer};
 use super::cases::{Case, Promise};
-use super::known::{self, Known};
+use super::known::{self, Known, Point};
 use super::state::{State, check_all, stray_files};
 use super::{Setting, Victim};
 use crate::server::wait_until;
@@ -18,7 +18,7 @@ use crate::sql;
 /// How long a killed server may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The crash point behind all calls: no fault of the server excuses what is lost there.
+/// The crash point behind all calls: hardly a fault of the server excuses what is lost there.
 const ACKNOWLEDGED: &str = "after the statement";
 
 /// Which crash points are tried.
@@ -56,7 +56,9 @@ pub struct Report {
     pub after: u32,
     /// Crash points that the statement did not reach.
     pub survived: u32,
-    /// What must not be, each with its crash point.
+    /// Crash points with a violation.
+    pub wrong: u32,
+    /// What must not be, each with its crash point. A crash point may have several.
     pub violations: Vec<String>,
     /// The server's own faults that were met.
     pub known: Vec<&'static Known>,
@@ -67,7 +69,7 @@ pub struct Report {
 /// # Panics
 /// If the case is wrong: its setup fails, or its statements without a crash.
 pub fn run_case(victim: &mut Victim, setting: Setting, case: &Case, choice: &Choice) -> Report {
-    Run { victim, setting, case, report: Report::default() }.run(choice)
+    Run { victim, setting, case, report: Report::default(), counted: 0 }.run(choice)
 }
 
 struct Run<'a> {
@@ -75,6 +77,8 @@ struct Run<'a> {
     setting: Setting,
     case: &'a Case,
     report: Report,
+    /// Violations of crash points that are counted.
+    counted: usize,
 }
 
 /// The states that a case may leave.
@@ -95,10 +99,22 @@ impl Run<'_> {
         let allowed = Allowed { before, after, between };
         let mut is_before = false;
         for call in choice.of(calls) {
+            let known = self.report.known.len();
             is_before = self.crash_at(&call, is_before, &allowed);
+            // What is wrong here is no part of what the next crash finds.
+            is_before &= !self.count_wrong() && self.report.known.len() == known;
         }
         self.crash_after(&allowed);
+        self.count_wrong();
         self.report
+    }
+
+    /// Whether the last crash point has a violation.
+    fn count_wrong(&mut self) -> bool {
+        let is_wrong = self.report.violations.len() > self.counted;
+        self.report.wrong += u32::from(is_wrong);
+        self.counted = self.report.violations.len();
+        is_wrong
     }
 
     /// The states after each of the steps.
@@ -182,8 +198,8 @@ impl Run<'_> {
             false => self.begin(),
         };
         let tracer = Tracer::kill_at(thread_of(&mut conn), call, &self.trace_file());
-        self.report.tried += 1;
         let point = format!("{} {}: {}", call.name, call.number, call.text);
+        self.report.tried += 1;
         for statement in self.case.statements {
             match conn.query_drop(self.setting.statement(statement)) {
                 Ok(()) => {}
@@ -265,11 +281,8 @@ impl Run<'_> {
 
     fn violation(&mut self, point: &str, text: &str) {
         let (setting, case) = (self.setting, self.case.name);
-        let known = match point {
-            ACKNOWLEDGED => None,
-            _ => known::explain(case, setting, text),
-        };
-        match known {
+        let kind = if point == ACKNOWLEDGED { Point::Acknowledged } else { Point::Call };
+        match known::explain(case, setting, kind, text) {
             Some(known) => self.report.known.push(known),
             None => {
                 self.report.violations.push(format!("{setting}, {case}, at {point}: {text}"));

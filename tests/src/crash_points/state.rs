@@ -17,8 +17,8 @@ const SYSTEM: [&str; 4] = ["information_schema", "performance_schema", "mysql", 
 /// How long the engine may take to remove the files of dropped tables after a start.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// All of a server's user databases. A key is a database, or a database and a table; a value is the
-/// definition and a summary of the rows.
+/// All of a server's user databases. A key is a database, a table or a trigger; a value is the
+/// definition, and a summary of the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State(BTreeMap<String, String>);
 
@@ -30,7 +30,13 @@ impl State {
     pub fn read(conn: &mut Conn) -> Result<State, String> {
         let mut state = State::default();
         for database in databases(conn) {
-            state.0.insert(database.clone(), String::new());
+            let created: Option<(String, String)> =
+                conn.query_first(format!("SHOW CREATE DATABASE `{database}`")).expect("databases");
+            state.0.insert(database.clone(), created.expect("one row").1);
+            for (trigger, table, definition) in triggers(conn, &database) {
+                let name = format!("trigger {trigger} of `{database}`.`{table}`");
+                state.0.insert(name, definition);
+            }
             for (table, kind) in tables(conn, &database) {
                 let name = format!("`{database}`.`{table}`");
                 state.0.insert(name.clone(), table_text(conn, &name, &kind)?);
@@ -70,13 +76,21 @@ fn tables(conn: &mut Conn, database: &str) -> Vec<(String, String)> {
     conn.query(format!("SHOW FULL TABLES FROM `{database}`")).expect("tables can be listed")
 }
 
+/// Name, table and definition. What can't be read has no definition.
+fn triggers(conn: &mut Conn, database: &str) -> Vec<(String, String, String)> {
+    const TRIGGERS: &str = "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, \
+         CONCAT_WS(' ', ACTION_TIMING, EVENT_MANIPULATION, ACTION_STATEMENT) \
+         FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ?";
+    conn.exec(TRIGGERS, (database,)).expect("triggers can be listed")
+}
+
 fn table_text(conn: &mut Conn, name: &str, kind: &str) -> Result<String, String> {
     let failed = |error: mysql::Error| format!("{name}: {error}");
     let created: Option<(String, String)> =
         conn.query_first(format!("SHOW CREATE TABLE {name}")).map_err(failed)?;
     let definition = without_counter(&created.expect("one row").1);
     let rows: Vec<Row> = conn.query(format!("SELECT * FROM {name}")).map_err(failed)?;
-    let mut rows: Vec<String> = rows.into_iter().map(|row| format!("{:?}", row.unwrap())).collect();
+    let mut rows: Vec<String> = rows.into_iter().map(sql::row_text).collect();
     rows.sort();
     let mut hasher = DefaultHasher::new();
     rows.hash(&mut hasher);
@@ -140,12 +154,24 @@ pub fn stray_files(conn: &mut Conn, data_dir: &Path) -> Vec<String> {
             .into_iter()
             .map(|(table, _)| table.to_ascii_lowercase())
             .collect();
+        let triggers = triggers(conn, database);
         for file in entries(&data_dir.join(database)) {
+            match file.rsplit_once('.') {
+                Some((table, "TRG")) if triggers.iter().any(|(_, of, _)| of == table) => continue,
+                Some((name, "TRN")) if triggers.iter().any(|(has, _, _)| has == name) => continue,
+                Some((_, "TRG" | "TRN")) => {
+                    stray.push(format!("{database}/{file}"));
+                    continue;
+                }
+                _ => {}
+            }
             let lower = file.to_ascii_lowercase();
             let stem = lower.split_once('.').map_or(lower.as_str(), |(stem, _)| stem);
             let table = stem.split_once("#p#").map_or(stem, |(table, _)| table);
             // The engine puts the files of a table that it does not have aside, as documented.
-            let is_aside = lower.ends_with(".frm.bak") || lower.ends_with(".par.bak");
+            let is_aside = [".frm.bak", ".par.bak", ".trg.bak", ".trn.bak"]
+                .iter()
+                .any(|end| lower.ends_with(end));
             if file != "db.opt" && !is_aside && !tables.iter().any(|known| known == table) {
                 stray.push(format!("{database}/{file}"));
             }

@@ -21,6 +21,7 @@ use mysql::{Conn, Row};
 
 use super::Ending;
 use crate::server::Server;
+use crate::sql::row_text;
 
 /// The database.
 pub const DATABASE: &str = "damage";
@@ -127,7 +128,7 @@ pub fn rows(conn: &mut Conn, query: &str) -> mysql::Result<Rows> {
     let rows: Vec<Row> = conn.query(query)?;
     let hash = |row: Row| {
         let mut hasher = DefaultHasher::new();
-        format!("{:?}", row.unwrap_raw()).hash(&mut hasher);
+        row_text(row).hash(&mut hasher);
         hasher.finish()
     };
     let mut hashes: Rows = rows.into_iter().map(hash).collect();

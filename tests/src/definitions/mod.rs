@@ -27,6 +27,8 @@ pub enum Loss {
     Kill,
     /// What the file system had not committed is lost.
     PowerCut,
+    /// The same, when the server has been stopped in order.
+    StopThenPowerCut,
 }
 
 const REFERENCE: &str = "reference";
@@ -99,6 +101,10 @@ fn lose(machine: &mut Machine, loss: Loss) {
     match loss {
         Loss::Kill => machine.server.kill9(),
         Loss::PowerCut => machine.cut_power(),
+        Loss::StopThenPowerCut => {
+            machine.server.stop();
+            machine.cut_power();
+        }
     }
 }
 
