@@ -8,11 +8,13 @@
 pub mod gather;
 pub mod machine;
 pub mod process;
+pub mod promised;
 
 use serde::Serialize;
 
 use crate::server::Kind;
 pub use machine::{Filesystem, Machine};
+pub use promised::Promise;
 
 /// One look at a server and its machine.
 #[derive(Debug, Clone, Serialize)]
@@ -31,6 +33,8 @@ pub struct Facts {
     pub redo: Option<Redo>,
     /// Clients and what each may take.
     pub connections: Connections,
+    /// Caches beside the pools, which the server may not have filled yet.
+    pub promised: Vec<Promise>,
     /// What is stored.
     pub data: Data,
     /// Other settings that rules look at.
@@ -257,11 +261,41 @@ pub struct Connections {
     pub busy_bytes: u64,
     /// What one idle connection takes.
     pub idle_bytes: u64,
+    /// The largest temporary table that a connection keeps in memory.
+    pub tmp_table_bytes: u64,
+    /// The most that all of these together take, where the server has such a bound (MySQL's
+    /// `temptable_max_ram`).
+    pub tmp_tables_max_bytes: Option<u64>,
+    /// How many execute a statement now.
+    pub running: u64,
     /// Whether a pool of threads works for all of them (`thread_handling`): then few are busy at a
     /// time, however many there are.
     pub pooled: bool,
     /// Of the work buffers those that are far larger than any server's default.
     pub large: Vec<LargeBuffer>,
+}
+
+impl Connections {
+    /// What as many connections as there were at the busiest time, and a quarter more, would take
+    /// beyond what those of now have, if each took `each_bytes`. Connections that a pool of threads
+    /// serves are idle, nearly all of them.
+    pub fn peak_bytes(&self, each_bytes: u64) -> u64 {
+        let number = (self.used_max * 5 / 4).min(self.allowed).max(self.connected);
+        let idle = self.connected.saturating_mul(self.idle_bytes);
+        if self.pooled {
+            return number.saturating_mul(self.idle_bytes).saturating_sub(idle);
+        }
+        let tables = each_bytes.saturating_sub(self.busy_bytes);
+        let bound = self.tmp_tables_max_bytes.unwrap_or(u64::MAX);
+        let take = |connections: u64| {
+            let buffers = connections.saturating_mul(each_bytes.min(self.busy_bytes));
+            buffers.saturating_add(connections.saturating_mul(tables).min(bound))
+        };
+        // Those that execute a statement have what they need of it.
+        let running = self.running.min(self.connected);
+        let now = take(running).saturating_add((self.connected - running) * self.idle_bytes);
+        take(number).saturating_sub(now)
+    }
 }
 
 /// A work buffer that each connection may take.
@@ -288,6 +322,8 @@ pub struct Data {
     pub tidepool_tables: u64,
     /// All other engines' tables.
     pub other_bytes: u64,
+    /// Of these, MyISAM's indexes: what can fill the key cache.
+    pub myisam_index_bytes: u64,
     /// How many tables were seen.
     pub tables: u64,
     /// Tables that this user may not see are not in these figures.
@@ -335,8 +371,6 @@ pub struct Settings {
     /// Variables that `SET PERSIST` has written down (MySQL since 8.0): what is said there outranks
     /// the option file.
     pub persisted: Vec<String>,
-    /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
-    pub key_buffer_bytes: u64,
 }
 
 /// Something that could not be seen.

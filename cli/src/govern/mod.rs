@@ -22,6 +22,12 @@
 //! that half has gone. The governor hears what each step took, so that a large one is not gone back
 //! on in the middle of the rush.
 //!
+//! # What is promised
+//! Memory that the server has reserved for its other caches and its connections counts as used
+//! before it is ([`reserve`]): it can be taken faster than a pool shrinks. Only the *urgency* of a
+//! step follows what is used. Where the reservations alone exceed the limit, no size of the pool
+//! helps, and a note says so before the first step.
+//!
 //! # What is safe when
 //! * Every size that is ever set, each step's included, fits the memory there was at that moment,
 //!   with headroom. So wherever this program ends (SIGTERM, SIGKILL, a power cut of its machine),
@@ -40,6 +46,7 @@ pub mod lock;
 pub mod log;
 pub mod pool;
 pub mod probe;
+pub mod reserve;
 pub mod rush;
 pub mod shrink;
 pub mod stride;
@@ -177,6 +184,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         retry_at: None,
         waits_for_another: false,
         room_bytes: None,
+        reserved_bytes: 0,
+        is_beyond_help: false,
         headroom_bytes: 0,
         resting: false,
     };
@@ -223,6 +232,10 @@ struct Governing {
     waits_for_another: bool,
     /// The room that the last reading found.
     room_bytes: Option<u64>,
+    /// What the server had reserved then.
+    reserved_bytes: u64,
+    /// The reservations exceed the limit, which was said.
+    is_beyond_help: bool,
     /// What it wanted to be kept free.
     headroom_bytes: u64,
     /// A step was taken after it.
@@ -247,7 +260,7 @@ impl Governing {
             false => now < self.headroom_bytes / 2 && now + GLANCE_MIN_BYTES < then,
         };
         if !goes {
-            self.rush.glance(Instant::now(), now);
+            self.rush.glance(Instant::now(), now.saturating_sub(self.reserved_bytes));
         }
         goes
     }
@@ -269,16 +282,26 @@ impl Governing {
             return Err(Error::Unsupported(limits_out_of_sight(self.process.pid, why)));
         }
         let pool = self.as_pool_state(&state);
+        let is_out_of_room = |governor: &Governor| {
+            let used = governor.binding(&signals, &pool);
+            used.is_some_and(|used| used.room.bytes() < used.headroom_bytes / 2)
+        };
+        let out_of_room = is_out_of_room(&self.governor);
+        let signals = self.with_reserve(&signals, &pool);
         let decision = self.governor.decide(&signals, &pool);
         let binding = self.governor.binding(&signals, &pool);
         self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
-        let mut out_of_room = false;
         if let Some(binding) = &binding {
-            out_of_room = binding.room.bytes() < binding.headroom_bytes / 2;
             let (size, held) = (state.size_bytes, state.held_bytes);
             self.rush.observe(Instant::now(), size, held, &binding.room, binding.headroom_bytes);
         }
-        if let Some(decision) = decision {
+        if let Some(mut decision) = decision {
+            if self.reserved_bytes >= MIB {
+                decision.reason.push_str(&format!(
+                    " (of what counts as used, {} is reserved by the server and not taken yet)",
+                    human(self.reserved_bytes)
+                ));
+            }
             self.take(&decision, out_of_room, &pool, options);
         }
         if let Some(probe) = &self.probe {
@@ -295,6 +318,26 @@ impl Governing {
             return Ok(TICK);
         }
         self.step(goal, &state, &signals, &pool)
+    }
+
+    /// The signals with what the server has reserved counted as used. Says so where that is more
+    /// than there is.
+    fn with_reserve(&mut self, signals: &Signals, pool: &PoolState) -> Signals {
+        let Some(room) = signals.room() else { return signals.clone() };
+        let limit_bytes = room.limit_bytes;
+        self.reserved_bytes = self.pool.reserve.bytes(limit_bytes);
+        let others = room.used_bytes.saturating_sub(pool.resident_bytes);
+        let why = reserve::beyond_help(
+            (limit_bytes, &room.place.to_string()),
+            (pool.floor_bytes, others),
+            self.reserved_bytes,
+            &self.pool.reserve.words(limit_bytes),
+        );
+        let was = std::mem::replace(&mut self.is_beyond_help, why.is_some());
+        if let Some(why) = why.filter(|_| !was) {
+            self.log.note(&why);
+        }
+        reserve::counted(signals, self.reserved_bytes)
     }
 
     fn as_pool_state(&self, state: &State) -> PoolState {

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use crate::exit::{Error, Result};
 use crate::facts::gather::{innodb_files, kept_free, resizing};
 use crate::facts::is_full;
+use crate::facts::promised::COUNTERS;
 use crate::server::{Named, Server, number};
 
 use super::lock::{self, Lock};
+use super::reserve::Reserve;
 use super::shrink::{Before, Shrink};
 
 /// A resize that reports no progress for this long is stuck.
@@ -91,6 +93,8 @@ pub struct InnodbPool {
     /// Pages made young, ever, when the last step down was over.
     made_young_at_last: Option<u64>,
     last: Option<(Instant, State)>,
+    /// What the server has reserved beside the pool.
+    pub reserve: Reserve,
 }
 
 impl InnodbPool {
@@ -129,6 +133,7 @@ impl InnodbPool {
             data_read_at: None,
             made_young_at_last: None,
             last: None,
+            reserve: Reserve::default(),
         })
     }
 
@@ -171,7 +176,8 @@ impl InnodbPool {
     /// If the server goes away.
     pub fn state(&mut self) -> Result<State> {
         let now = Instant::now();
-        let status = self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool%'")?;
+        let status = self.server.named(&looked_at())?;
+        self.reserve.observe(&mut self.server, &status)?;
         let size_bytes = self.size()?;
         let free = number(&status, "innodb_buffer_pool_pages_free").unwrap_or(0) * self.page_bytes;
         let full = is_full(size_bytes, free, self.kept_free_bytes);
@@ -345,6 +351,15 @@ impl InnodbPool {
         let words = status.get("innodb_buffer_pool_resize_status").cloned().unwrap_or_default();
         Ok(Resize { words, pages })
     }
+}
+
+/// The counters of one look.
+fn looked_at() -> String {
+    format!(
+        "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Innodb_buffer_pool%' OR Variable_name IN \
+         ('Tidepool_buffer_pool_bytes_data', 'Tidepool_buffer_pool_limit_bytes', '{}')",
+        COUNTERS.join("', '")
+    )
 }
 
 fn refused(why: String) -> Error {

@@ -10,6 +10,7 @@ use crate::server::Kind;
 
 mod connections;
 mod dedicated;
+mod promised;
 mod redo;
 
 /// A tuned MariaDB on a machine of 16 GiB with 20 GiB of data.
@@ -70,9 +71,13 @@ fn healthy() -> Facts {
             connected: 60,
             busy_bytes: 1200 << 10,
             idle_bytes: 160 << 10,
+            tmp_table_bytes: 0,
+            tmp_tables_max_bytes: None,
+            running: 60,
             pooled: false,
             large: Vec::new(),
         },
+        promised: Vec::new(),
         data: Data { innodb_data_bytes: 16 * GIB, innodb_index_bytes: 4 * GIB, ..Data::default() },
         settings: Settings {
             flush_method: Some("O_DIRECT".into()),

@@ -19,6 +19,7 @@ use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
 use crate::facts::machine::{huge_bytes, process_io};
 use crate::facts::process::{Running, server_process};
+use crate::govern::reserve::{Reserve, counted};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
 
@@ -148,6 +149,8 @@ pub struct Sampler {
     before: Option<Before>,
     totals: Totals,
     measured: Measured,
+    /// What the server has reserved beside its pools.
+    reserve: Reserve,
     about: About,
 }
 
@@ -222,6 +225,7 @@ impl Sampler {
             before: None,
             totals: Totals::default(),
             measured: Measured::default(),
+            reserve: Reserve::default(),
             about,
         })
     }
@@ -247,6 +251,7 @@ impl Sampler {
         }
         let p95_ms = self.latency.p95_ms(&mut self.server)?;
         let status = self.server.status()?;
+        self.reserve.observe(&mut self.server, &status)?;
         // The counters' moment, not that of what is asked next: on a slow server they differ.
         let at = Instant::now();
         let size = format!("SELECT @@GLOBAL.{}_buffer_pool_size", self.engine.prefix());
@@ -345,7 +350,12 @@ impl Sampler {
         };
         let huge_bytes =
             self.machine.as_ref().map_or(0, |(_, process)| self.engine.huge_bytes(process.pid));
-        fits(&self.governor, signals, &pool, huge_bytes)
+        let limit_bytes = signals.room().map_or(0, |room| room.limit_bytes);
+        let reserved_bytes = match self.engine {
+            Engine::Innodb => self.reserve.bytes(limit_bytes),
+            Engine::Tidepool => self.reserve.bytes_beside_pools(limit_bytes),
+        };
+        fits(&self.governor, &counted(signals, reserved_bytes), &pool, huge_bytes)
     }
 
     /// What was counted up to the last look.

@@ -12,6 +12,7 @@ use mysql::prelude::Queryable;
 use rustix::process::{Pid, Signal, kill_process};
 use tidepool_tests::server::Server;
 
+use crate::advise::{beside_a_key_cache, fill_both};
 use crate::cgroup::Cgroup;
 use crate::{Reader, fill, innodb, stderr, stdout, tidepool};
 
@@ -466,4 +467,33 @@ fn a_pool_larger_than_its_cgroup_is_not_killed() {
     govern.signal(Signal::TERM);
     govern.line("stopped");
     drop((conn, server));
+}
+
+#[test]
+fn a_key_cache_that_fills_at_once_beside_a_governed_pool_kills_no_server() {
+    let Some(group) = Cgroup::new("govern-key") else { return };
+    let Some(server) = beside_a_key_cache(&group, "govern-key") else { return };
+    let mut conn = server.connect_to("test");
+    conn.query_drop("SET GLOBAL innodb_buffer_pool_size = 301989888").unwrap();
+    conn.query_drop("SELECT COUNT(*) FROM filler WHERE v <> ''").unwrap();
+    let args = ["govern", "--apply", "--min=16M"];
+    let mut govern = Govern::start(tidepool(server.socket()).args(args));
+    let line = govern.line("shrink 288 MiB ->");
+    assert!(line.contains("is reserved by the server and not taken yet"), "{line}");
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) > 144 * MIB {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    fill_both(&server);
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    assert!(!govern.seen.iter().any(|line| line.contains("cannot save")), "{:#?}", govern.seen);
+    // More than there is: said before anything is done.
+    conn.query_drop("SET GLOBAL key_buffer_size = 805306368").unwrap();
+    let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--min=16M"]));
+    let line = govern.line("govern cannot save this server");
+    assert!(line.contains("key_buffer_size"), "{line}");
+    assert!(!govern.seen.iter().any(|line| line.contains("shrink")), "{:#?}", govern.seen);
+    drop((govern, conn, server));
 }
