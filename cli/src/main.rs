@@ -11,12 +11,22 @@ use tracing::level_filters::LevelFilter;
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
 ///
 /// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options,
-/// 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server, 7 the
+/// 3 no server (or `advise --check` could not see all), 4 access denied or no TLS, 5 a privilege is missing, 6 unsupported by this server, 7 the
 /// server went away, 8 a local file, port or terminal, 9 the server refused, 10 `advise --check`
 /// found something.
 #[derive(Debug, Parser)]
-#[command(name = "tidepool", version, max_term_width = 110, args_override_self = true)]
+#[command(
+    name = "tidepool",
+    version,
+    max_term_width = 110,
+    args_override_self = true,
+    disable_help_flag = true
+)]
 struct Arguments {
+    /// Print help
+    // Not -h: that is the host, as it is to every client.
+    #[arg(long, short = '?', global = true, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     connection: connect::Options,
     #[command(subcommand)]
@@ -152,6 +162,8 @@ mod tests {
             "lab -p run swap",
             "-p help",
             "-p --help",
+            "-p -h lab advise",
+            "-h 127.0.0.1 -p advise",
             "-p -V",
             "-p --",
             "lab run -- -pgeheim",

@@ -10,7 +10,7 @@
 //! | `aria_pagecache_buffer_size` | all but `Aria_pagecache_blocks_unused` |
 //! | `query_cache_size` | all but `Qcache_free_memory` |
 //! | `innodb_log_buffer_size` | unknown: none. MariaDB has two such buffers |
-//! | connections: their buffers and temporary tables, at the highest number so far | the idle part of those connected, and all of those that run |
+//! | connections at the highest number so far | the idle part of those connected, all of those that run |
 //!
 //! Where the server does not report a counter, nothing of that cache counts as taken.
 

@@ -173,7 +173,8 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     let others = used
         .saturating_sub(held + pool.idle_descriptors_bytes())
         .saturating_sub(clients.connected.saturating_mul(clients.idle_bytes));
-    let full_pool = pool.size_bytes.min(facts.data.innodb_bytes().max(held)) / 12 * 13;
+    let data = if facts.data.is_partial { u64::MAX } else { facts.data.innodb_bytes() };
+    let full_pool = pool.size_bytes.min(data.max(held)) / 12 * 13;
     let all = clients.allowed.saturating_mul(clients.busy_bytes);
     let left =
         machine.limit_bytes.saturating_sub(others + full_pool + share_bytes(machine.limit_bytes));

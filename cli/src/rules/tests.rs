@@ -758,6 +758,39 @@ fn innodb_beside_tidepool_needs_no_larger_log() {
 }
 
 #[test]
+fn what_was_not_seen_is_not_called_healthy() {
+    let mut facts = healthy();
+    assert_eq!(is_healthy(&facts, &[]), Some(true));
+    facts.unseen.push(crate::facts::Unseen { what: "files".into(), remedy: "GRANT".into() });
+    assert_eq!(is_healthy(&facts, &[]), None);
+    pool(&mut facts).old_blocks_time_ms = Some(0);
+    assert_eq!(is_healthy(&facts, &evaluate(&facts)), Some(false));
+    let mut remote = healthy();
+    remote.machine = None;
+    assert_eq!(is_healthy(&remote, &[]), None);
+}
+
+#[test]
+fn rules_that_need_no_sizes_speak_where_the_sizes_are_unseen() {
+    let mut facts = healthy();
+    facts.redo.as_mut().unwrap().capacity_bytes = 10 * MIB;
+    facts.kind.tidepool = true;
+    facts.data = Data { is_partial: true, ..Data::default() };
+    assert_eq!(only(&facts).rule, "redo_capacity");
+    // Seen, there are none.
+    facts.data.is_partial = false;
+    assert_eq!(evaluate(&facts), []);
+    // Nor is a pool taken for one that holds little because its data is unseen.
+    facts.data.is_partial = true;
+    facts.redo = None;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    *pool(&mut facts) = Pool { free_bytes: 10 * GIB, ..pool(&mut facts).clone() };
+    facts.connections.allowed = 4000;
+    facts.connections.busy_bytes = MIB;
+    assert_eq!(only(&facts).rule, "max_connections");
+}
+
+#[test]
 fn worst_first() {
     let mut facts = healthy();
     machine(&mut facts).swappiness = Some(60);
@@ -778,10 +811,10 @@ fn that_mariadb_backup_leaves_tables_out_is_a_note_and_no_fault() {
     assert!(finding.why.contains("of the 3 tables and none of the rows"), "{}", finding.why);
     // There is no statement to run blindly: the directory is the administrator's to choose.
     assert!(finding.set.is_empty() && finding.commands.is_empty());
-    assert!(is_healthy(&[finding]));
+    assert_eq!(is_healthy(&facts, &[finding]), Some(true));
     // It comes last, and does not hide what is wrong.
     tidepool(&mut facts).load_at_startup = Some(false);
     let findings = evaluate(&facts);
     assert_eq!(findings.last().unwrap().severity, Severity::Note);
-    assert!(findings.len() == 2 && !is_healthy(&findings));
+    assert!(findings.len() == 2 && is_healthy(&facts, &findings) == Some(false));
 }
