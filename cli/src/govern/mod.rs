@@ -40,6 +40,7 @@
 //! * Nothing is written to the server's option files: after a restart it has its own size, and is
 //!   governed from there.
 
+pub mod alone;
 pub mod bounds;
 pub mod goal;
 pub mod lock;
@@ -51,6 +52,7 @@ pub mod rush;
 pub mod shrink;
 pub mod stride;
 
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -63,12 +65,13 @@ use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals, 
 
 use crate::bytes::{MIB, human, parse};
 use crate::clock::after;
-use crate::connect;
+use crate::connect::{self, Target};
 use crate::exit::{Error, Result};
 use crate::facts::machine::{huge_bytes, limits_out_of_sight};
-use crate::facts::process::{Running, server_process};
+use crate::facts::process::{Running, chosen_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
+use alone::Alone;
 use bounds::Bounds;
 use goal::Goal;
 use log::{Log, Step};
@@ -93,6 +96,11 @@ const TIMING: Timing = Timing {
 };
 /// After the server refused a step.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// A server whose process runs is tried again for this time, and with this time between two tries.
+const RECONNECT_FOR: Duration = Duration::from_secs(60);
+const RECONNECT_EVERY: Duration = Duration::from_millis(500);
+/// What goes on is said again after this time.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// While another program is resizing. Its steps are short, and memory may be too.
 const BUSY_RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -136,7 +144,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let target = connection.target()?;
     let mut server = Server::connect(&target)?;
     let variables = server.variables()?;
-    let process = named.or_else(|| server_process(&mut server, &variables)).ok_or_else(|| {
+    let process = chosen_process(&mut server, &variables, named)?.ok_or_else(|| {
         Error::Unsupported(
             "cannot find the server's process: run govern on the server's machine, or give --pid"
                 .into(),
@@ -168,6 +176,9 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     for notice in bounds.notices(pool.size()?) {
         log.note(&notice);
     }
+    let end = after(options.duration);
+    let over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
+    let _alone = if options.apply { alone(process, &mut log, over) } else { None };
     let mut governing = Governing {
         process,
         reader: Reader::new(Root::default(), Some(pid)),
@@ -182,16 +193,22 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         imagined: None,
         start: Instant::now(),
         retry_at: None,
-        waits_for_another: false,
+        busy_said_at: None,
+        known_size: None,
+        change_said_at: None,
         room_bytes: None,
         reserved_bytes: 0,
         is_beyond_help: false,
         headroom_bytes: 0,
         resting: false,
     };
-    let end = after(options.duration);
-    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        let pause = governing.tick(options)?;
+    while !over() {
+        let pause = match governing.tick(options) {
+            Err(Error::Gone(why)) if governing.runs() => {
+                governing.reconnect(&target, &why, over)?
+            }
+            pause => pause?,
+        };
         governing.pause(&stop, pause);
     }
     let size = human(governing.pool.size()?);
@@ -199,12 +216,37 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
+/// Waits until no other process governs this server.
+fn alone(process: Running, log: &mut Log, over: impl Fn() -> bool) -> Option<UnixListener> {
+    let mut said = None;
+    while !over() {
+        match alone::bind(process) {
+            Alone::Ours(listener) => return Some(listener),
+            Alone::Another(pid) => {
+                if said.replace(pid) != Some(pid) {
+                    log.note(&format!(
+                        "process {pid} governs this server already: waiting until it ends"
+                    ));
+                }
+            }
+            Alone::Unknown(why) => {
+                log.note(&format!("whether another process governs this server is unknown: {why}"));
+                return None;
+            }
+        }
+        sleep(RECONNECT_EVERY);
+    }
+    None
+}
+
 /// Set by SIGTERM and SIGINT. A second one ends the program at once, which is safe too.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         let register = || {
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+            // As a shell reports an end by this signal.
+            let code = 128 + signal;
+            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&stop))?;
             signal_hook::flag::register(signal, Arc::clone(&stop))
         };
         register().map_err(|e| Error::Local(format!("signal {signal}: {e}")))?;
@@ -228,8 +270,12 @@ struct Governing {
     imagined: Option<u64>,
     start: Instant,
     retry_at: Option<Instant>,
-    /// The last step was another program's turn, which was said.
-    waits_for_another: bool,
+    /// When it was said last that the step is another program's turn.
+    busy_said_at: Option<Instant>,
+    /// The size that the pool had after the last look or step.
+    known_size: Option<u64>,
+    /// When it was said last that somebody else has changed it.
+    change_said_at: Option<Instant>,
     /// The room that the last reading found.
     room_bytes: Option<u64>,
     /// What the server had reserved then.
@@ -265,16 +311,63 @@ impl Governing {
         goes
     }
 
+    /// Whether the server's process does.
+    fn runs(&self) -> bool {
+        self.process.runs(self.reader.root())
+    }
+
+    /// A connection may end while its server runs: somebody kills it, or the server ends idle ones.
+    /// Connects again; returns how long to wait before the next look.
+    fn reconnect(
+        &mut self,
+        target: &Target,
+        why: &str,
+        over: impl Fn() -> bool,
+    ) -> Result<Duration> {
+        self.log.note(&format!("connection lost: {why}; the server runs, so connecting again"));
+        let deadline = Instant::now() + RECONNECT_FOR;
+        while !over() {
+            let again = Server::connect(target).and_then(|server| self.pool.go_on_with(server));
+            match again {
+                Ok(()) => {
+                    self.log.note("connected again");
+                    return Ok(Duration::ZERO);
+                }
+                // Trying again locks an account where that is counted.
+                Err(error @ Error::Denied { .. }) => return Err(error),
+                Err(_) if !self.runs() => return Err(Error::Gone("its process has ended".into())),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => sleep(RECONNECT_EVERY),
+            }
+        }
+        Ok(Duration::ZERO)
+    }
+
+    /// Says that somebody else sets sizes too, at most every ten seconds.
+    fn note_foreign_size(&mut self, size_bytes: u64) {
+        let known = self.known_size.replace(size_bytes);
+        let Some(known) = known.filter(|&known| known != size_bytes) else { return };
+        if self.change_said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+            self.change_said_at = Some(Instant::now());
+            self.log.note(&format!(
+                "another program or a person has changed the pool's size from {} to {}",
+                human(known),
+                human(size_bytes)
+            ));
+        }
+    }
+
     /// Looks, decides, takes at most one step. Returns how long to wait before the next.
     fn tick(&mut self, options: &Options) -> Result<Duration> {
         let state = self.pool.state()?;
+        self.note_foreign_size(state.size_bytes);
         let signals = self.reader.read(self.start.elapsed());
         self.room_bytes = signals.room().map(|room| room.bytes());
         self.resting = false;
         for notice in self.reader.take_notices() {
             self.log.note(&notice);
         }
-        if signals.own_resident_bytes.is_none() || !self.process.runs(self.reader.root()) {
+        if signals.own_resident_bytes.is_none() || !self.runs() {
             return Err(Error::Gone("its process has ended".into()));
         }
         if let Some(why) = self.reader.out_of_sight() {
@@ -425,11 +518,15 @@ impl Governing {
         let patience = if goal.urgent { pool::PREPARE_URGENT } else { pool::PREPARE };
         let set = self.pool.set_size(next, patience);
         let took = begin.elapsed();
+        for notice in self.pool.take_notices() {
+            self.log.note(&notice);
+        }
         let size = match set {
             Ok(Set::Done(size)) => size,
             Ok(Set::Busy(holder)) => {
                 self.retry_at = Some(Instant::now() + BUSY_RETRY_AFTER);
-                if !std::mem::replace(&mut self.waits_for_another, true) {
+                if self.busy_said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+                    self.busy_said_at = Some(Instant::now());
                     let busy = lock::taken(holder);
                     self.log.note(&format!("{busy}; waiting"));
                 }
@@ -438,6 +535,7 @@ impl Governing {
             Err(Error::Refused { why, .. }) => {
                 // It may have come part of the way.
                 let size = self.pool.size()?;
+                self.known_size = Some(size);
                 self.governor.took(self.start.elapsed(), goal.signal, size);
                 self.stride.failed(direction);
                 self.retry_at = Some(Instant::now() + RETRY_AFTER);
@@ -450,7 +548,8 @@ impl Governing {
             Err(error) => return Err(error),
         };
         self.resting = true;
-        self.waits_for_another = false;
+        self.busy_said_at = None;
+        self.known_size = Some(size);
         self.governor.took(self.start.elapsed(), goal.signal, size);
         if !goal.urgent {
             self.pause(&AtomicBool::new(false), probe::AFTER);

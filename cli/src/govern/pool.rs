@@ -16,7 +16,7 @@ use crate::facts::is_full;
 use crate::facts::promised::COUNTERS;
 use crate::server::{Named, Server, number};
 
-use super::lock::{self, Lock};
+use super::lock::{self, Contention, Held, Lock};
 use super::reserve::Reserve;
 use super::shrink::{Before, Shrink};
 
@@ -95,6 +95,10 @@ pub struct InnodbPool {
     last: Option<(Instant, State)>,
     /// What the server has reserved beside the pool.
     pub reserve: Reserve,
+    contention: Contention,
+    notices: Vec<String>,
+    /// The statement that sets back what a step has changed, where nothing could yet.
+    set_back: Option<String>,
 }
 
 impl InnodbPool {
@@ -134,6 +138,9 @@ impl InnodbPool {
             made_young_at_last: None,
             last: None,
             reserve: Reserve::default(),
+            contention: Contention::default(),
+            notices: Vec::new(),
+            set_back: None,
         })
     }
 
@@ -158,6 +165,29 @@ impl InnodbPool {
         } else {
             "SUPER"
         }
+    }
+
+    /// What the user should know of the steps since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Goes on with another connection to the same server, and sets back what a step left behind.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn go_on_with(&mut self, mut server: Server) -> Result<()> {
+        server.lift_time_limit()?;
+        self.server = server;
+        if let Some(statement) = self.set_back.clone() {
+            lock::take(&mut self.server, BACK_WAITS_S)?;
+            let grant = self.set_privilege();
+            self.server.execute("setting the LRU list's settings back", grant, &statement)?;
+            lock::release(&mut self.server);
+            self.set_back = None;
+            self.notices.push("the settings of the step that was cut off are restored".into());
+        }
+        Ok(())
     }
 
     /// Its size now, bytes.
@@ -238,9 +268,19 @@ impl InnodbPool {
     pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<Set> {
         let lock = lock::take(&mut self.server, 0)?;
         if let Lock::Taken(holder) = lock {
-            return Ok(Set::Busy(holder));
+            let is_urgent = patience <= PREPARE_URGENT;
+            let goes_on = !self.synchronous && self.resize()?.progress() == Progress::GoingOn;
+            let (server, contention) = (&mut self.server, &mut self.contention);
+            let held = Held { holder, is_resizing: goes_on, is_urgent };
+            match contention.ignores(server, held)? {
+                None => return Ok(Set::Busy(holder)),
+                Some(why) => self.notices.push(why),
+            }
+        } else {
+            self.contention.over();
         }
-        let set = self.set_size_alone(bytes, patience);
+        let is_prepared = !matches!(lock, Lock::Taken(_));
+        let set = self.set_size_alone(bytes, is_prepared.then_some(patience));
         if lock == Lock::Held {
             lock::release(&mut self.server);
         }
@@ -249,7 +289,8 @@ impl InnodbPool {
         Ok(Set::Done(size))
     }
 
-    fn set_size_alone(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
+    /// Without `patience` the size alone is changed, and no setting beside it.
+    fn set_size_alone(&mut self, bytes: u64, patience: Option<Duration>) -> Result<u64> {
         let grant = self.set_privilege();
         let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
         // Read anew, because a caller that takes several steps need not look at the state in
@@ -259,7 +300,7 @@ impl InnodbPool {
             let before = self.resize()?;
             self.server.execute("setting the pool's size", grant, &statement)?;
             self.wait(&before)?;
-        } else if bytes < now {
+        } else if let Some(patience) = patience.filter(|_| bytes < now) {
             self.shrink(now, bytes, patience)?;
         } else {
             self.server.execute("setting the pool's size", grant, &statement)?;
@@ -287,9 +328,17 @@ impl InnodbPool {
             // The block's own handler does not run when the statement or the connection is killed.
             return Err(match self.set_back(&settings) {
                 Ok(()) => error,
-                Err(statement) => Error::Gone(format!(
-                    "{error}; if the server still runs, restore its settings with {statement}"
-                )),
+                Err(statement) => {
+                    let why = match error {
+                        Error::Gone(why) => why,
+                        other => other.to_string(),
+                    };
+                    let why = format!(
+                        "{why}; if the server still runs, restore its settings with {statement}"
+                    );
+                    self.set_back = Some(statement);
+                    Error::Gone(why)
+                }
             });
         }
         self.made_young_at_last = number(&self.server.named(PAGES)?, MADE_YOUNG);

@@ -1,7 +1,7 @@
 //! What the server has reserved for itself beyond the pool and not taken yet, as the governor
 //! counts it.
 //!
-//! The governor's rule measures what is used. A key cache of 512 MiB that nobody has filled uses
+//! The governor's rule measures what is used. An empty key cache of 512 MiB uses
 //! nothing, and fills within a fraction of a second, faster than a pool shrinks. So what is left of
 //! every [reservation](crate::facts::promised) counts as used from the start: when the cache fills,
 //! use rises by what the reservation falls, and the pool keeps its size.
@@ -102,9 +102,10 @@ pub fn beyond_help(
     let least = floor_bytes.saturating_add(others_bytes).saturating_add(reserved_bytes);
     (least > limit_bytes).then(|| {
         format!(
-            "govern cannot save this server: {place} has {}, the server and its neighbours use {} beside the pool, and {} more is \
-             reserved ({words}). Beside that not even a pool of {} fits. If the server takes what it has reserved, the kernel swaps or \
-             kills it: lower these settings, or raise the limit",
+            "govern cannot save this server: {place} has {}, {} is used beside the pool, and {} \
+             more is reserved ({words}). Beside that not even a pool of {} fits. If the server \
+             takes what it has reserved, the kernel swaps or kills it: lower these settings, or \
+             raise the limit",
             human(limit_bytes),
             human(others_bytes),
             human(reserved_bytes),

@@ -18,7 +18,7 @@ use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
 use crate::facts::machine::{huge_bytes, process_io};
-use crate::facts::process::{Running, server_process};
+use crate::facts::process::{Running, chosen_process};
 use crate::govern::reserve::{Reserve, counted};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
@@ -190,7 +190,7 @@ impl Sampler {
         let latency = Latency::new(&mut server, &variables)?;
         // The one that was named is gone when the server has come back.
         let named = process.filter(|process| process.runs(&Root::default()));
-        let process = named.or_else(|| server_process(&mut server, &variables));
+        let process = chosen_process(&mut server, &variables, named)?;
         let pid = process.map(|process| process.pid);
         let can = resizing(&kind, &variables);
         let (unit_bytes, least_bytes) = match engine {

@@ -21,9 +21,9 @@ use crate::server::Server;
 /// The most that one step may cost of the queries' work.
 const MAX_STALL: Duration = Duration::from_millis(100);
 
-/// A step of another program is waited for so long. One takes less than a second, and a `govern` at
-/// work rests between two.
-const TURN: Duration = Duration::from_secs(3);
+/// A step of another program is waited for so long: longer than the pool waits for a holder of the
+/// lock that resizes nothing, or whose step makes no progress.
+const TURN: Duration = Duration::from_secs(25);
 
 /// Lines of the log that are kept.
 const LINES: usize = 50;
@@ -55,6 +55,11 @@ impl Progress {
             Err(error) => format!("{}: {error}", told(self.wanted_bytes.unwrap_or(wanted))),
         };
         self.error = result.err().map(|error| error.to_string());
+        self.note(line);
+    }
+
+    /// Adds a line to the decision log.
+    fn note(&mut self, line: String) {
         if self.log.len() >= LINES {
             self.log.remove(0);
         }
@@ -145,7 +150,10 @@ impl Setter {
                 return Ok(wanted);
             }
             let begin = Instant::now();
-            let now = match pool.set_size(next, PREPARE)? {
+            let set = pool.set_size(next, PREPARE)?;
+            let notices = pool.take_notices();
+            self.update(|progress| notices.into_iter().for_each(|notice| progress.note(notice)));
+            let now = match set {
                 Set::Done(now) => now,
                 Set::Busy(holder) => {
                     if busy_since.get_or_insert(begin).elapsed() > TURN {
