@@ -5,7 +5,7 @@
 //! | 0 | done; for `advise`: whatever it found, unless `--check` |
 //! | 1 | `check` found damage, `salvage` could not read all; an experiment of `lab` failed, or could not begin |
 //! | 2 | the command line is wrong |
-//! | 3 | unknown: no server could be reached, or `advise --check` found nothing and could not see all |
+//! | 3 | unknown: no server answers, or `advise --check` found nothing and could not see all |
 //! | 4 | the server refused the user, the password, or this way to connect; or TLS failed |
 //! | 5 | the user lacks a privilege; the message says which grant |
 //! | 6 | this server, or this version of it, can't do what is asked |

@@ -137,7 +137,8 @@ pub fn find(written: &str) -> Result<Option<Named>, String> {
     match may_be_unknown {
         true => Ok(None),
         false => Err(format!(
-            "{written} is no option that this program understands; if a client needs it, write loose-{written}, or put it into that client's own group"
+            "{written} is no option that this program understands; if a client needs it, write \
+             loose-{written}, or put it into the group of that client"
         )),
     }
 }

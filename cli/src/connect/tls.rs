@@ -7,10 +7,10 @@
 //! | `ssl-mode=PREFERRED` | nothing; not encrypted where the server can't |
 //! | `ssl`, `ssl-cert`, `ssl-mode=REQUIRED` | nothing: encrypted, to whatever answers |
 //! | `ssl-ca`, `ssl-mode=VERIFY_CA` | that the authority has signed its certificate |
-//! | `ssl-verify-server-cert`, `ssl-mode=VERIFY_IDENTITY` | that too, and that the certificate names the host |
+//! | `ssl-verify-server-cert`, `ssl-mode=VERIFY_IDENTITY` | that too, and that it names the host |
 //!
 //! An option that asks for more than the driver can do (a list of revoked certificates, say) is
-//! refused by name, because leaving it out would weaken the connection. A Unix socket does not leave
+//! refused by name, because leaving it out would weaken the connection. A Unix socket stays within
 //! the machine and is never encrypted.
 
 use std::fs::File;
@@ -129,7 +129,8 @@ impl Wish {
         }
         if let Some(refused) = self.refused.first() {
             return Err(Error::Local(format!(
-                "{refused}: this program's TLS library can't do that, and a connection without it would be weaker than asked for"
+                "{refused}: this program's TLS library can't do that, and a connection without it \
+                 would be weaker than asked for"
             )));
         }
         let identity = match (self.cert, self.key) {
@@ -209,7 +210,7 @@ impl Tls {
                 format!(": its certificate is signed by no authority in {ca}")
             }
             () if why.contains("not valid for name") => {
-                ": the names in a certificate are its subjectAltName; its common name does not count"
+                ": a certificate's names are its subjectAltName; the common name does not count"
                     .into()
             }
             () => String::new(),

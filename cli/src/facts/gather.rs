@@ -163,6 +163,7 @@ fn pool(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Pool {
         reads_per_s: rates.per_s("innodb_buffer_pool_reads"),
         requests_ever: rates.ever("innodb_buffer_pool_read_requests"),
         reads_ever: rates.ever("innodb_buffer_pool_reads"),
+        is_loaded_at_start: switch(variables, "innodb_buffer_pool_load_at_startup") == Some(true),
         wait_free_ever: rates.ever("innodb_buffer_pool_wait_free"),
         old_blocks_time_ms: number(variables, "innodb_old_blocks_time"),
     }

@@ -51,6 +51,11 @@ impl Facts {
     }
 }
 
+/// InnoDB's smallest page.
+const SMALLEST_PAGE_BYTES: u64 = 4096;
+/// With this number of requests for each loaded page, its one read is a percent of them.
+const LOADED_PAGES_SHARE: u64 = 100;
+
 /// InnoDB's buffer pool.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Pool {
@@ -83,6 +88,8 @@ pub struct Pool {
     pub reads_ever: u64,
     /// Times a query had to wait for a free page since the start.
     pub wait_free_ever: u64,
+    /// The server reads the pages of its list after a start, and counts them as reads of queries.
+    pub is_loaded_at_start: bool,
     /// `innodb_old_blocks_time`, milliseconds.
     pub old_blocks_time_ms: Option<u64>,
 }
@@ -91,7 +98,12 @@ impl Pool {
     /// Share of logical reads served from memory: of the interval if it had enough of them, else
     /// since the start; 0 to 1.
     pub fn hit_ratio(&self) -> Option<f64> {
-        hit_ratio((self.requests_per_s, self.reads_per_s), (self.requests_ever, self.reads_ever))
+        let loaded = self.reads_ever.min(self.data_bytes / SMALLEST_PAGE_BYTES);
+        // As many of the reads as the pool has pages may be of the load, not of queries.
+        let is_known = !self.is_loaded_at_start
+            || self.requests_ever >= loaded.saturating_mul(LOADED_PAGES_SHARE);
+        let ever = if is_known { (self.requests_ever, self.reads_ever) } else { (0, 0) };
+        hit_ratio((self.requests_per_s, self.reads_per_s), ever)
     }
 
     /// Whether it can be set to this size while the server runs.
@@ -137,7 +149,7 @@ fn hit_ratio(per_s: (f64, f64), ever: (u64, u64)) -> Option<f64> {
     const ENOUGH: f64 = 1000.0;
     let ever = (ever.0 as f64, ever.1 as f64);
     let (requests, reads) = if per_s.0 >= ENOUGH { per_s } else { ever };
-    (requests >= ENOUGH).then(|| (1.0 - reads / requests).max(0.0))
+    (requests >= ENOUGH && reads <= requests).then(|| 1.0 - reads / requests)
 }
 
 /// Tidepool's buffer pool.
@@ -385,6 +397,29 @@ pub struct Unseen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_a_server_loads_at_its_start_are_no_misses() {
+        let mut pool = Pool {
+            data_bytes: 8312 << 14,
+            requests_ever: 1706,
+            reads_ever: 8312,
+            is_loaded_at_start: true,
+            ..Pool::default()
+        };
+        assert_eq!(pool.hit_ratio(), None);
+        // Some queries later it would still be wrong by half.
+        pool.requests_ever = 20_000;
+        assert_eq!(pool.hit_ratio(), None);
+        pool.requests_ever = 100_000_000;
+        assert!(pool.hit_ratio().unwrap() > 0.999);
+        pool.requests_ever = 20_000;
+        pool.is_loaded_at_start = false;
+        assert!(pool.hit_ratio().unwrap() < 0.6);
+        // What queries do now is known.
+        (pool.is_loaded_at_start, pool.requests_per_s, pool.reads_per_s) = (true, 2000.0, 20.0);
+        assert_eq!(pool.hit_ratio(), Some(0.99));
+    }
 
     #[test]
     fn a_curve_is_read_between_its_points_and_no_further_than_its_ends() {

@@ -10,7 +10,7 @@
 //! | `aria_pagecache_buffer_size` | all but `Aria_pagecache_blocks_unused` |
 //! | `query_cache_size` | all but `Qcache_free_memory` |
 //! | `innodb_log_buffer_size` | unknown: none. MariaDB has two such buffers |
-//! | connections at the highest number so far | the idle part of those connected, all of those that run |
+//! | connections at their highest number | the idle part of the connected, all of the running |
 //!
 //! Where the server does not report a counter, nothing of that cache counts as taken.
 

@@ -154,17 +154,11 @@ impl InnodbPool {
     /// # Errors
     /// [`Error::Privilege`] with the grant.
     pub fn check_privilege(&mut self) -> Result<()> {
-        let grant = self.set_privilege();
-        let same = "SET GLOBAL innodb_fast_shutdown = @@GLOBAL.innodb_fast_shutdown";
-        self.server.execute("setting the pool's size (--apply)", grant, same)
+        self.server.check_may_set("setting the pool's size (--apply)")
     }
 
     fn set_privilege(&self) -> &'static str {
-        if self.server.kind().is_mysql_since((8, 0, 0)) {
-            "SYSTEM_VARIABLES_ADMIN"
-        } else {
-            "SUPER"
-        }
+        self.server.set_privilege()
     }
 
     /// What the user should know of the steps since the last call.

@@ -129,7 +129,7 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect()
     }
 
-    /// A server with a key cache of 512 MiB, of which so many blocks are unused, and a pool that is
+    /// A server with a key cache of 512 MiB, of which `unused_mib` are unused, and a pool that is
     /// beside 400 MiB of other memory and what the cache has taken below 1 GiB.
     fn target(unused_mib: u64, is_reserve_counted: bool) -> u64 {
         let mut reserve = Reserve {

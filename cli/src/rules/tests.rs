@@ -31,6 +31,7 @@ fn healthy() -> Facts {
         requests_ever: 1 << 40,
         reads_ever: 1 << 20,
         wait_free_ever: 0,
+        is_loaded_at_start: false,
         old_blocks_time_ms: Some(1000),
     };
     let machine = Machine {

@@ -121,7 +121,7 @@ pub struct About {
     pub least_bytes: u64,
     /// The most it can be set to at all.
     pub size_max_bytes: Option<u64>,
-    /// Why it can't be set while the server runs, where it can't.
+    /// Why it can't be set while the server runs, or by this user, where it can't.
     pub fixed: Option<String>,
 }
 
@@ -159,6 +159,8 @@ struct Before {
     at: Instant,
     status: Named,
     io: Option<(u64, u64)>,
+    /// This program's statements since the look before.
+    asked: u64,
     /// In and out.
     swap_pages: Option<(u64, u64)>,
 }
@@ -197,6 +199,11 @@ impl Sampler {
             Engine::Innodb => (can.unit_bytes, can.least_bytes),
             Engine::Tidepool => (TIDEPOOL_UNIT_BYTES, TIDEPOOL_LEAST_BYTES),
         };
+        let may_not = match server.check_may_set("setting the pool's size") {
+            Ok(()) => None,
+            Err(error @ Error::Gone(_)) => return Err(error),
+            Err(error) => Some(error.to_string()),
+        };
         let about = About {
             server: kind.to_string(),
             place: server.target().place(),
@@ -212,7 +219,7 @@ impl Sampler {
             unit_bytes,
             least_bytes,
             size_max_bytes: can.most_bytes.filter(|_| engine == Engine::Innodb),
-            fixed: can.why_not(&kind).filter(|_| engine == Engine::Innodb),
+            fixed: can.why_not(&kind).filter(|_| engine == Engine::Innodb).or(may_not),
         };
         Ok(Sampler {
             server,
@@ -251,6 +258,8 @@ impl Sampler {
         }
         let p95_ms = self.latency.p95_ms(&mut self.server)?;
         let status = self.server.status()?;
+        // Up to this statement: the server has counted it.
+        let asked = self.server.take_asked();
         self.reserve.observe(&mut self.server, &status)?;
         // The counters' moment, not that of what is asked next: on a slow server they differ.
         let at = Instant::now();
@@ -262,7 +271,7 @@ impl Sampler {
             signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
         let cpu_s = self.machine.as_ref().and_then(|(_, process)| cpu_seconds(process.pid));
         self.totals = Totals::new(self.engine, &status, io, swap_pages, cpu_s);
-        let now = Before { at, status, io, swap_pages };
+        let now = Before { at, status, io, asked, swap_pages };
         let sample = self
             .before
             .as_ref()
@@ -316,8 +325,8 @@ impl Sampler {
         };
         Sample {
             at_ms: unix_ms(SystemTime::now()),
-            // Ours is not one of the load's: about four statements a look.
-            qps: rate("questions"),
+            // Ours are not the load's.
+            qps: (rate("questions") - now.asked as f64 / elapsed).max(0.0),
             p95_ms,
             disk_read_mb_s,
             disk_write_mb_s,
@@ -329,8 +338,7 @@ impl Sampler {
             governed,
             data_bytes,
             target_bytes,
-            hit_ratio: (requests_per_s > 0.0)
-                .then(|| (1.0 - reads_per_s / requests_per_s).max(0.0)),
+            hit_ratio: hit_ratio(requests_per_s, reads_per_s).filter(|_| !is_loading(&now.status)),
             requests_per_s,
             reads_per_s,
             threads_running: value("threads_running").unwrap_or(0),
@@ -372,6 +380,11 @@ impl Sampler {
         if self.engine == Engine::Tidepool {
             match tidepool_advice(&mut self.server) {
                 Ok(points) if points.is_empty() => {}
+                // An engine that was not read yet predicts hits at any size.
+                Ok(points) if points.iter().all(|point| point.hit_ratio >= 1.0) => {
+                    note =
+                        Some("Nothing was read from disk yet, so there is no prediction.".into());
+                }
                 Ok(points) => return Ok(Curve { predicted: true, points, note }),
                 Err(error @ Error::Privilege { .. }) => note = Some(error.to_string()),
                 Err(error) => return Err(error),
@@ -379,6 +392,18 @@ impl Sampler {
         }
         Ok(Curve { predicted: false, points: self.measured.points(), note })
     }
+}
+
+/// Of one second. More reads than requests are no queries': the server loads its list of pages.
+fn hit_ratio(requests_per_s: f64, reads_per_s: f64) -> Option<f64> {
+    (requests_per_s > 0.0 && reads_per_s <= requests_per_s)
+        .then(|| 1.0 - reads_per_s / requests_per_s)
+}
+
+/// Whether InnoDB reads the pages of its list after a start: it counts them as reads of queries.
+fn is_loading(status: &Named) -> bool {
+    let words = status.get("innodb_buffer_pool_load_status");
+    words.is_some_and(|words| words.starts_with("Loaded ") || words.contains("oading"))
 }
 
 /// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and
@@ -486,6 +511,19 @@ mod tests {
         assert_eq!(fits(8 * GIB), None);
         // A few are something else's.
         assert_eq!(fits(64 * MIB), fits(0));
+    }
+
+    #[test]
+    fn a_pool_that_is_being_loaded_has_no_hit_ratio() {
+        assert_eq!(hit_ratio(1000.0, 250.0), Some(0.75));
+        assert_eq!(hit_ratio(1706.0, 8312.0), None);
+        assert_eq!(hit_ratio(0.0, 0.0), None);
+        let status = |words: &str| {
+            let name = "innodb_buffer_pool_load_status".to_owned();
+            is_loading(&Named::from([(name, words.to_owned())]))
+        };
+        assert!(status("Loaded 4096/8312 pages") && status("Loading buffer pool(s) from /x"));
+        assert!(!status("Buffer pool(s) load completed at 261127  1:50:00") && !status(""));
     }
 
     #[test]

@@ -205,6 +205,16 @@ fn only_the_page_itself_with_the_token_sets_the_size() {
     );
     let state = page.state();
     assert_eq!(state["samples"].as_array().unwrap().last().unwrap()["governed"], Value::Null);
+    // Nor is a slip.
+    for (bytes, status) in [(1, 400), (7 * MIB, 409)] {
+        let (found, why) = page.post("/api/size", &format!("{{\"bytes\": {bytes}}}"), &[]);
+        assert_eq!(found, status, "{why}");
+    }
+    // A proxy may ask for the head alone.
+    for path in ["/", "/metrics", "/api/state"] {
+        let (status, body) = page.request(&format!("HEAD {path}"), &[("Host", &page.address)], "");
+        assert_eq!((status, body.as_str()), (200, ""), "{path}");
+    }
     let (status, why) = page.post("/api/size", "{\"bytes\": 9000000000000000}", &[]);
     assert_eq!((status, why.contains("exceeds the")), (409, true), "{why}");
     assert_eq!(pool_size(&server), 64 * MIB);
