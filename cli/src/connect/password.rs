@@ -15,7 +15,8 @@ pub fn ask_password(user: &str) -> Result<String> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Error::Local(
-            "cannot prompt for a password: standard input is not a terminal; use an option file, or MYSQL_PWD"
+            "cannot prompt for a password: standard input is not a terminal; use an option file, \
+             or MYSQL_PWD"
                 .into(),
         ));
     }

@@ -3,8 +3,8 @@
 //! Two governors with other bounds would undo each other's steps for ever. So a governor binds a
 //! name of the machine, an abstract Unix socket that is called after the server's process, and the
 //! kernel frees the name when the governor ends, however it ends. A lock of the server would not
-//! do: any account could take it. Nor may any user of the machine: a name that is bound by another user
-//! than root, the server's or this one is passed over.
+//! do: any account could take it. Nor may any user of the machine: a name that is bound by another
+//! user than root, the server's or this one is passed over.
 //!
 //! The name is of a network namespace, so two governors in different containers do not see each
 //! other. The second is noticed by the sizes that it sets ([`super`]).

@@ -9,6 +9,10 @@ use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
 use crate::facts::{Facts, LargeBuffer, Machine};
 
+/// Room for this many times the most connections so far is enough.
+const PEAKS: u64 = 4;
+/// The servers' default of `max_connections`.
+const USUAL_CONNECTIONS: u64 = 151;
 /// A work buffer for everyone.
 const MODEST_BYTES: u64 = 2 * MIB;
 
@@ -216,7 +220,10 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
         spared = buffer.bytes.saturating_sub(MODEST_BYTES).saturating_add(spared);
         finding = finding.variable(true, buffer.name, MODEST_BYTES, &option(MODEST_BYTES));
     }
-    let wanted = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
+    let affordable = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
+    // Nor more than come: a number that is never reached protects nothing.
+    let wanted = affordable.min((clients.used_max * PEAKS).max(USUAL_CONNECTIONS));
+    let wanted = if affordable < clients.allowed { wanted } else { clients.allowed };
     if wanted < clients.allowed {
         risks
             .push(format!("connections beyond {} are refused (one is reserved for SUPER)", wanted));

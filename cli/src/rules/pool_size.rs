@@ -4,7 +4,6 @@
 use super::room::{Fit, fit, sentence, settable, spare_key_buffer, tidepool_fit};
 use super::{Finding, Severity, dedicated};
 use crate::bytes::{MIB, human, option};
-use crate::facts::process::is_server;
 use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
 
 /// The default size of every server.
@@ -103,8 +102,7 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
 
 /// What is free is free for each of several servers, and can be had by one.
 fn beside_another(machine: &Machine) -> String {
-    let other = machine.others.iter().find(|other| is_server(&other.name));
-    other.map_or(String::new(), |other| {
+    machine.servers.first().map_or(String::new(), |other| {
         format!(
             "; another server ({}, process {}) shares this free memory: check again before its pool grows too",
             other.name, other.pid

@@ -9,10 +9,10 @@
 //! far would take beyond what they have now, if all of them used each of their buffers and a
 //! temporary table: a guess, and so a quarter of the limit at most. Beyond that the buffers are
 //! what is wrong, and not the pool. *promised* is what the server has reserved for its other caches
-//! and not taken yet ([`promised`]), and the other pool's size that is not full. Each page of growth
-//! also costs descriptors, hash cells and locks, about a thirteenth of the whole. A pool of chunks
-//! has those of all its pages from the start; as far as nothing is in them yet they count as *room*,
-//! or a pool far too large would seem to have no place at any size.
+//! and not taken yet ([`promised`]), and the other pool's size that is not full. Each page of
+//! growth also costs descriptors, hash cells and locks, about a thirteenth of the whole. A pool of
+//! chunks has those of all its pages from the start; as far as nothing is in them yet they count as
+//! *room*, or a pool far too large would seem to have no place at any size.
 
 use tidepool_governor::signals::share_bytes;
 

@@ -215,7 +215,8 @@ fn what_is_free_beside_another_server_is_free_once() {
     let process = |name: &str| Process { pid: 7, name: name.into(), resident_bytes: GIB };
     machine(&mut facts).others = vec![process("java")];
     assert!(!only(&facts).risk.contains("another server"), "{}", only(&facts).risk);
-    machine(&mut facts).others.push(process("mysqld"));
+    // One that is not below the limit is among neither.
+    machine(&mut facts).servers.push(process("mysqld"));
     assert!(only(&facts).risk.contains("another server (mysqld, process 7)"));
     pool(&mut facts).free_bytes = 0;
     pool(&mut facts).reads_per_s = 4000.0;

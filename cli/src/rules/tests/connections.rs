@@ -96,3 +96,15 @@ fn a_pool_is_not_told_to_be_nothing_where_others_have_taken_the_memory() {
         }
     }
 }
+
+#[test]
+fn no_more_connections_are_advised_than_come() {
+    let mut facts = large_buffers();
+    (facts.connections.allowed, facts.connections.used_max) = (5000, 3);
+    facts.connections.connected = 1;
+    let finding = only(&facts);
+    assert_eq!(finding.rule, "max_connections");
+    assert_eq!(finding.set[2], "SET GLOBAL max_connections = 151;");
+    facts.connections.used_max = 100;
+    assert_eq!(only(&facts).set[2], "SET GLOBAL max_connections = 400;");
+}
