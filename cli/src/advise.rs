@@ -117,7 +117,10 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
         Some(false) => "",
     });
     for unseen in &facts.unseen {
-        text.push_str(&format!("\nSkipped: {}\n    requires: {}\n", unseen.what, unseen.remedy));
+        // A statement to copy, or a sentence.
+        let end = if unseen.remedy.starts_with("GRANT ") { ";" } else { "" };
+        let Unseen { what, remedy } = unseen;
+        text.push_str(&format!("\nSkipped: {what}\n    requires: {remedy}{end}\n"));
     }
     if facts.machine.is_none() {
         text.push_str(

@@ -3,7 +3,8 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use tidepool_cli::connect::without_server as connection;
 use tidepool_cli::{advise, connect, govern, offline, watch};
 use tidepool_lab::{command as lab, hidden};
 use tracing::level_filters::LevelFilter;
@@ -63,7 +64,10 @@ fn main() -> ExitCode {
     if let Some(code) = hidden::main() {
         return code;
     }
-    let arguments = Arguments::parse();
+    let arguments = match connection::parse(Arguments::command(), std::env::args_os()) {
+        Ok(matches) => Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
+        Err(error) => error.exit(),
+    };
     // What recovery says of an overlay is not what happens to the directory: the report has what
     // counts.
     let is_offline = matches!(arguments.command, Command::Check(_) | Command::Salvage(_));
@@ -93,7 +97,10 @@ fn main() -> ExitCode {
         Command::Lab(command) => {
             return lab::run(command).unwrap_or_else(|error| {
                 eprintln!("tidepool lab: {error}");
-                ExitCode::FAILURE
+                match error {
+                    tidepool_lab::error::Error::Usage(_) => ExitCode::from(2),
+                    _ => ExitCode::FAILURE,
+                }
             });
         }
     };
@@ -112,6 +119,25 @@ mod tests {
         let error = connect::command_line::refuse_password(Arguments::command(), words).err()?;
         assert_eq!(error.code(), 2, "{line}");
         Some(error.to_string())
+    }
+
+    #[test]
+    fn commands_without_a_server_neither_list_nor_take_what_reaches_one() {
+        let run =
+            |line: &str| connection::parse(Arguments::command(), line.split(' ').map(Into::into));
+        for line in ["t lab list --user x", "t --host h check /d", "t salvage -S /s /d --to /o"] {
+            let error = run(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}: {error}");
+        }
+        let error = run("t -u x check /d").unwrap_err().to_string();
+        assert!(error.contains("--user") && error.contains("reaches no server"), "{error}");
+        assert!(run("t check /d").is_ok() && run("t -u x advise").is_ok());
+        for (line, is_listed) in
+            [("t lab run --help", false), ("t check --help", false), ("t advise --help", true)]
+        {
+            let help = run(line).unwrap_err().to_string();
+            assert_eq!(help.contains("--defaults-file"), is_listed, "{line}: {help}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod defaults_file;
 pub mod names;
 pub mod password;
 pub mod tls;
+pub mod without_server;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -82,8 +83,9 @@ pub struct Options {
     pub user: Option<String>,
     /// Ask for the password on the terminal. It can't be given here: use an option file, or
     /// MYSQL_PWD
-    #[arg(long, short = 'p', global = true, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "")]
-    password: Option<String>,
+    // Words that may be one are refused before this is parsed (`command_line`).
+    #[arg(long, short = 'p', global = true)]
+    password: bool,
     /// Read only this option file (group `[client]`) instead of /etc/my.cnf, /etc/mysql/my.cnf and
     /// ~/.my.cnf
     #[arg(long, global = true, value_name = "FILE")]
@@ -179,9 +181,6 @@ impl Options {
     /// # Errors
     /// If an option file can't be used, no socket can be found, or there is no terminal to ask on.
     pub fn target(&self) -> Result<Target> {
-        if self.password.as_ref().is_some_and(|password| !password.is_empty()) {
-            return Err(Error::Usage(PASSWORD_IN_SIGHT.into()));
-        }
         let values = with_environment(defaults_file::read(&self.sources())?)?;
         for notice in &values.notices {
             tracing::warn!("{notice}");
@@ -207,7 +206,7 @@ impl Options {
             }
         };
         let is_asked_for = values.asks_password && std::env::var_os("MYSQL_PWD").is_none();
-        let password = if self.password.is_some() || is_asked_for {
+        let password = if self.password || is_asked_for {
             Some(ask_password(&user)?)
         } else {
             values.password.or_else(|| std::env::var("MYSQL_PWD").ok())
@@ -604,13 +603,5 @@ mod tests {
         server.join().unwrap();
         std::fs::remove_file(path).unwrap();
         assert_eq!(target.connect().unwrap_err().code(), 3);
-    }
-
-    #[test]
-    fn a_password_on_the_command_line_is_refused_and_not_repeated() {
-        let options = Options { password: Some("geheim".into()), ..Options::default() };
-        let error = options.target().unwrap_err();
-        assert_eq!(error.code(), 2);
-        assert!(!error.to_string().contains("geheim"));
     }
 }

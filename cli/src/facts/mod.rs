@@ -143,12 +143,19 @@ pub fn is_full(size_bytes: u64, free_bytes: u64, kept_free_bytes: u64) -> bool {
     free_bytes <= kept.max(size_bytes / 20)
 }
 
+/// Fewer logical reads say nothing of a hit ratio.
+const ENOUGH: f64 = 1000.0;
+
+/// Whether there are enough logical reads a second for a hit ratio of the interval.
+pub fn is_recent(requests_per_s: f64) -> bool {
+    requests_per_s >= ENOUGH
+}
+
 /// See [`Pool::hit_ratio`]. Each pair is of logical reads, and of those that went to disk: in the
 /// interval a second, and since the start.
 fn hit_ratio(per_s: (f64, f64), ever: (u64, u64)) -> Option<f64> {
-    const ENOUGH: f64 = 1000.0;
     let ever = (ever.0 as f64, ever.1 as f64);
-    let (requests, reads) = if per_s.0 >= ENOUGH { per_s } else { ever };
+    let (requests, reads) = if is_recent(per_s.0) { per_s } else { ever };
     (requests >= ENOUGH && reads <= requests).then(|| 1.0 - reads / requests)
 }
 

@@ -4,7 +4,7 @@
 use super::room::{Fit, fit, sentence, settable, spare_key_buffer, tidepool_fit};
 use super::{Finding, Severity, dedicated};
 use crate::bytes::{MIB, human, option};
-use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
+use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, is_recent, predict};
 
 /// The default size of every server.
 pub const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
@@ -85,7 +85,7 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
         human(data),
         human(wanted)
     );
-    let hits = hits(hit_ratio, pool.reads_per_s);
+    let hits = hits(hit_ratio, (pool.requests_per_s, pool.reads_per_s));
     let why = format!(
         "It has no free pages. {hits}. {}.",
         why_that_much((wanted, data), &fit, facts, machine)
@@ -138,11 +138,14 @@ fn loss(
     Some(if lossy || far_larger_fits { Severity::High } else { Severity::Medium })
 }
 
-fn hits(hit_ratio: Option<f64>, reads_per_s: f64) -> String {
+/// `per_s` are the logical reads a second, and of those the ones that went to disk.
+fn hits(hit_ratio: Option<f64>, per_s: (f64, f64)) -> String {
+    let time = if is_recent(per_s.0) { "in the last seconds" } else { "since the start" };
     match hit_ratio {
         Some(hit) => format!(
-            "Hit ratio {:.2} % since the start; {reads_per_s:.0} disk reads/s in the last seconds",
-            hit * 100.0
+            "Hit ratio {:.2} % {time}; {:.0} disk reads/s in the last seconds",
+            hit * 100.0,
+            per_s.1
         ),
         None => "Too few reads for a hit ratio".into(),
     }
@@ -267,7 +270,7 @@ pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
         human(data),
         human(wanted)
     );
-    let hits = hits(hit_ratio, reads_per_s);
+    let hits = hits(hit_ratio, (tidepool.requests_per_s, reads_per_s));
     let why = format!(
         "It has no free pages. {hits}. {predicted} {}. With tidepool_buffer_pool_size = 0 the pool grows into free \
          memory while that helps, and gives back what other programs need.",

@@ -58,13 +58,16 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     let now = human(redo.written_per_s as u64);
     let holds = match (holds_s < 7200.0, is_idle) {
         (true, true) => format!(
-            "At the average write rate since the start ({average}/s) it wraps in {holds_s:.0} s; the server is idle now"
+            "At the average write rate since the start ({average}/s) it wraps in {holds_s:.0} s; \
+             the server is idle now"
         ),
         (true, false) => format!(
-            "It wraps in {holds_s:.0} s at the higher of two write rates: {now}/s now, {average}/s on average since the start"
+            "It wraps in {holds_s:.0} s at the higher of two write rates: {now}/s now, \
+             {average}/s on average since the start"
         ),
         (false, _) => format!(
-            "It lasts for hours at the present write rate ({now}/s; {average}/s on average since the start), which is low"
+            "It lasts for hours at the present write rate ({now}/s; {average}/s on average since \
+             the start), which is low"
         ),
     };
     let title = format!(
@@ -73,7 +76,8 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
         human(wanted)
     );
     let mut why = format!(
-        "{holds}. Whenever it is nearly full, the server must write dirty pages at once, and writers wait."
+        "{holds}. Whenever it is nearly full, the server must write dirty pages at once, and \
+         writers wait."
     );
     if age_share >= 0.5 {
         why.push_str(&format!(

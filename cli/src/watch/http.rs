@@ -269,6 +269,7 @@ mod tests {
             server: "MariaDB".into(),
             place: "a socket".into(),
             engine,
+            host: None,
             p95_source: Source::OwnProbe,
             p95_words: "",
             disk_words: "",

@@ -211,7 +211,13 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
 
 fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |why: String| Error::Local(format!("can't listen on {address}: {why}"));
-    let wanted = address.to_socket_addrs().map_err(|e| failed(e.to_string()))?.next();
+    let unclear = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            failed("expected ADDRESS:PORT, for example 127.0.0.1:8306".into())
+        }
+        _ => failed(e.to_string()),
+    };
+    let wanted = address.to_socket_addrs().map_err(unclear)?.next();
     let wanted = wanted.ok_or_else(|| failed("no such address".into()))?;
     let listener = TcpListener::bind(wanted).map_err(|e| failed(e.to_string()))?;
     // Port 0 is any free one.
@@ -362,6 +368,13 @@ mod tests {
         let found = newest_first(others, own);
         let texts: Vec<&str> = found.iter().map(|decision| decision.text.as_str()).collect();
         assert_eq!(texts, ["newest", "second", "first", "oldest"]);
+    }
+
+    #[test]
+    fn an_address_without_a_port_is_refused_with_an_example() {
+        let error = listen("18306").unwrap_err();
+        assert_eq!(error.code(), 8);
+        assert!(error.to_string().contains("expected ADDRESS:PORT"), "{error}");
     }
 
     #[test]

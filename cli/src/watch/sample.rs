@@ -105,6 +105,8 @@ pub struct About {
     pub server: String,
     /// Socket or address.
     pub place: String,
+    /// The host's name, as the server says it.
+    pub host: Option<String>,
     /// Whose pool.
     pub engine: Engine,
     /// Where the percentile comes from.
@@ -207,6 +209,7 @@ impl Sampler {
         let about = About {
             server: kind.to_string(),
             place: server.target().place(),
+            host: variables.get("hostname").cloned(),
             engine,
             p95_source: latency.source(),
             p95_words: latency.source().words(),

@@ -270,6 +270,23 @@ fn an_account_that_keeps_the_lock_stops_no_step() {
 }
 
 #[test]
+fn a_frozen_server_does_not_keep_it_from_ending() {
+    let server = innodb("govern-frozen", &["--innodb-buffer-pool-size=64M"]);
+    let mut command = tidepool(server.socket());
+    let mut govern = Govern::start(command.args(["govern", "--apply"]).stderr(Stdio::piped()));
+    govern.line("governing");
+    let process = Pid::from_raw(server.pid().unwrap().cast_signed()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    govern.signal(Signal::TERM);
+    let mut text = String::new();
+    govern.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    let status = govern.child.wait().unwrap();
+    kill_process(process, Signal::CONT).unwrap();
+    assert_eq!(status.code(), Some(7), "{text}");
+    assert!(text.contains("stopped; the server went away: it does not answer"), "{text}");
+}
+
+#[test]
 fn a_second_governor_waits_for_the_first() {
     let server = innodb("govern-second", &["--innodb-buffer-pool-size=96M"]);
     let start = |max: &str| {

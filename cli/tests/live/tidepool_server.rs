@@ -227,10 +227,10 @@ fn what_takes_a_privilege_is_said_with_its_grant() {
         stdout(&command.args(["--user=poor", "advise", "--interval=0.3"]).output().unwrap())
     };
     let text = advise();
-    let unseen = format!("Skipped: Tidepool's miss-ratio curve\n    requires: {grant}\n");
+    let unseen = format!("Skipped: Tidepool's miss-ratio curve\n    requires: {grant};\n");
     assert!(text.contains(&unseen), "{text}");
     // The sizes of tables take another.
-    let tables = "    requires: GRANT SELECT ON *.* TO 'poor'@'localhost'\n";
+    let tables = "    requires: GRANT SELECT ON *.* TO 'poor'@'localhost';\n";
     assert!(text.contains(tables), "{text}");
 
     let page = Page::start(&server, &["--user=poor"]);

@@ -53,7 +53,7 @@ const BANDS = [
                         ["swap", "swap", s => s.swap_mb_s, "swap"]], leftUnit: v => short(v) + " MB/s",
     right: [["hit", "miss ratio", s => known(s.hit_ratio) ? (1 - s.hit_ratio) * 100 : null, "hit"]], rightUnit: v => short(v) + " %" },
   { share: 0.26, left: [["data", "used", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
-                        ["fits", "fits", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
+                        ["fits", "available maximum", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
 ];
 
 function canvasOf(id) {
@@ -452,7 +452,8 @@ function tiles(last) {
 }
 
 function showContent(state) {
-  const rows = state.content || [];
+  // Less would be shown as 0.0.
+  const rows = (state.content || []).filter(row => row.mb >= 0.05);
   get("content").hidden = !rows.length;
   get("parts").textContent = rows.some(row => known(row.mb_hot)) ? "hot · cold" : "share";
   get("look").hidden = !state.content_is_costly;
@@ -545,8 +546,8 @@ async function update() {
   // After the server's clock was set back, what came before it has times that are still to come.
   if (state.samples.length) samples = samples.filter(s => s.at_ms < state.samples[0].at_ms);
   samples = samples.concat(state.samples).slice(-900);
-  get("server").textContent = `${about.server} · ${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
-  document.title = `tidepool watch: ${about.place}`;
+  get("server").textContent = `${about.server} · ${about.host ? about.host + " " : ""}${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
+  document.title = `tidepool watch: ${about.host || about.place}`;
   get("sources").textContent = `p95: ${about.p95_words}. Disk: ${about.disk_words}.` + (about.local ? "" : " Host metrics are unavailable: swap and the size that fits are unknown.");
   isSilent = Boolean(state.error);
   if (state.samples.length) heardAt = performance.now();
