@@ -319,7 +319,7 @@ fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
 }
 
 /// Of a read that has waited for too long the system says that a resource is unavailable.
-fn in_words(why: String) -> String {
+pub(crate) fn in_words(why: String) -> String {
     let late = std::io::Error::from(rustix::io::Errno::AGAIN).to_string();
     if why.contains(&late) {
         return format!("it has not answered for {} s", READ_TIMEOUT.as_secs());

@@ -24,6 +24,7 @@ use mysql::{Conn, DriverError, OptsBuilder};
 use rustix::fs::OFlags;
 
 use crate::exit::{Error, Result};
+use crate::server::in_words;
 use defaults_file::{Sources, Values};
 use password::ask_password;
 use tls::{Mode, Tls, Wish};
@@ -340,12 +341,10 @@ impl Target {
             },
             Place::Tcp(host, port) => {
                 let options = options.tcp_port(*port);
-                let connected = self.by_tcp(host, options.clone().ssl_opts(self.tls.options()));
-                let has_no_tls = mysql::Error::DriverError(DriverError::TlsNotSupported);
-                match connected {
-                    Err(error)
-                        if self.tls.mode == Mode::Preferred
-                            && error.to_string() == has_no_tls.to_string() =>
+                let encrypted = options.clone().ssl_opts(self.tls.options());
+                match self.by_tcp(host, encrypted) {
+                    Err(mysql::Error::DriverError(DriverError::TlsNotSupported))
+                        if self.tls.mode == Mode::Preferred =>
                     {
                         self.by_tcp(host, options)
                     }
@@ -464,7 +463,8 @@ fn first_reached<A, T>(
 /// The driver wraps the system's words in its own.
 fn plain(error: &mysql::Error) -> String {
     match error {
-        mysql::Error::IoError(e) => e.to_string(),
+        mysql::Error::IoError(e) => in_words(e.to_string()),
+        mysql::Error::CodecError(e) => in_words(e.to_string()),
         mysql::Error::DriverError(DriverError::CouldNotConnect(Some((_, why, _)))) => why.clone(),
         other => other.to_string(),
     }

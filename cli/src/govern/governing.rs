@@ -1,6 +1,5 @@
 //! The state of one `govern`, and its look, decision and step.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -43,8 +42,6 @@ pub struct Governing {
     imagined: Option<u64>,
     start: Instant,
     retry_at: Option<Instant>,
-    /// A step is under way, which must be finished.
-    is_stepping: Arc<AtomicBool>,
     /// When it was said last that the step is another program's turn.
     busy_said_at: Option<Instant>,
     /// The size that the pool had after the last look or step.
@@ -87,7 +84,6 @@ impl Governing {
             imagined: None,
             start: Instant::now(),
             retry_at: None,
-            is_stepping: Arc::default(),
             busy_said_at: None,
             known_size: None,
             change_said_at: None,
@@ -106,11 +102,6 @@ impl Governing {
     pub fn measure(&mut self, target: &Target) -> Result<()> {
         self.probe = Some(Probe::start(target)?);
         Ok(())
-    }
-
-    /// Whether a step is under way, for another thread.
-    pub fn is_stepping(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_stepping)
     }
 
     /// Says where the pool is left.
@@ -357,9 +348,7 @@ impl Governing {
         }
         let begin = Instant::now();
         let patience = if goal.urgent { pool::PREPARE_URGENT } else { pool::PREPARE };
-        self.is_stepping.store(true, Ordering::Relaxed);
         let set = self.pool.set_size(next, patience);
-        self.is_stepping.store(false, Ordering::Relaxed);
         let took = begin.elapsed();
         for notice in self.pool.take_notices() {
             self.log.note(&notice);

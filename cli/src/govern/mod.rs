@@ -148,6 +148,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         pool.check_privilege()?;
     }
     let stop = stop_flag()?;
+    end_without_an_answer(&stop, pool.is_stepping());
     let mut log = Log::open(options.log.as_deref())?;
     let mode = if options.apply { "" } else { " (dry run: nothing is set without --apply)" };
     let kind = pool.server().kind().clone();
@@ -166,7 +167,6 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if options.apply {
         governing.measure(&target)?;
     }
-    end_without_an_answer(&stop, governing.is_stepping());
     while !over() {
         let pause = match governing.tick(options) {
             Err(Error::Gone(why)) if governing.runs() => {

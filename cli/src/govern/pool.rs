@@ -8,6 +8,8 @@
 //! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its
 //! pages. Each step is taken under a [lock], so that no other program's step is under way.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::exit::{Error, Result};
@@ -96,6 +98,8 @@ pub struct InnodbPool {
     /// What the server has reserved beside the pool.
     pub reserve: Reserve,
     contention: Contention,
+    /// A step is under way, which must be finished.
+    is_stepping: Arc<AtomicBool>,
     notices: Vec<String>,
     /// The statement that sets back what a step has changed, where nothing could yet.
     set_back: Option<String>,
@@ -139,6 +143,7 @@ impl InnodbPool {
             last: None,
             reserve: Reserve::default(),
             contention: Contention::default(),
+            is_stepping: Arc::default(),
             notices: Vec::new(),
             set_back: None,
         })
@@ -159,6 +164,11 @@ impl InnodbPool {
 
     fn set_privilege(&self) -> &'static str {
         self.server.set_privilege()
+    }
+
+    /// Whether a step is under way, for another thread.
+    pub fn is_stepping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_stepping)
     }
 
     /// What the user should know of the steps since the last call.
@@ -274,7 +284,9 @@ impl InnodbPool {
             self.contention.over();
         }
         let is_prepared = !matches!(lock, Lock::Taken(_));
+        self.is_stepping.store(true, Ordering::Relaxed);
         let set = self.set_size_alone(bytes, is_prepared.then_some(patience));
+        self.is_stepping.store(false, Ordering::Relaxed);
         if lock == Lock::Held {
             lock::release(&mut self.server);
         }

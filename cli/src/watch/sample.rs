@@ -84,7 +84,8 @@ pub struct Sample {
     pub data_bytes: u64,
     /// What fits now, as the governor sees it.
     pub target_bytes: Option<u64>,
-    /// Share of logical reads served from memory in this second; `None` when there was none.
+    /// Share of logical reads served from memory in this second; `None` when there were
+    /// hardly any.
     pub hit_ratio: Option<f64>,
     /// Logical reads.
     pub requests_per_s: f64,
@@ -397,9 +398,12 @@ impl Sampler {
     }
 }
 
+/// No more logical reads a second may be this program's own.
+const OWN_PER_S: f64 = 50.0;
+
 /// Of one second. More reads than requests are no queries': the server loads its list of pages.
 fn hit_ratio(requests_per_s: f64, reads_per_s: f64) -> Option<f64> {
-    (requests_per_s > 0.0 && reads_per_s <= requests_per_s)
+    (requests_per_s >= OWN_PER_S && reads_per_s <= requests_per_s)
         .then(|| 1.0 - reads_per_s / requests_per_s)
 }
 
@@ -520,7 +524,8 @@ mod tests {
     fn a_pool_that_is_being_loaded_has_no_hit_ratio() {
         assert_eq!(hit_ratio(1000.0, 250.0), Some(0.75));
         assert_eq!(hit_ratio(1706.0, 8312.0), None);
-        assert_eq!(hit_ratio(0.0, 0.0), None);
+        // Of an idle server the probe is all there is: no word on the pool.
+        assert_eq!(hit_ratio(20.0, 0.0), None);
         let status = |words: &str| {
             let name = "innodb_buffer_pool_load_status".to_owned();
             is_loading(&Named::from([(name, words.to_owned())]))
