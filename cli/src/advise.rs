@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::bytes::human;
 use crate::connect;
-use crate::exit::{Error, FOUND_SOMETHING, Result};
+use crate::exit::{Error, FOUND_SOMETHING, Result, UNKNOWN};
 use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
 use crate::rules::{Finding, Severity, evaluate, is_healthy};
@@ -25,7 +25,8 @@ pub struct Options {
     /// Print everything as JSON, for programs
     #[arg(long)]
     json: bool,
-    /// Exit with 10 if anything was found
+    /// Exit with 10 if anything was found, and with 3 if nothing was and not everything could be
+    /// seen
     #[arg(long)]
     check: bool,
     /// Seconds between the two looks at the counters
@@ -43,7 +44,8 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    healthy: bool,
+    /// `null` where nothing was found and not everything was seen.
+    healthy: Option<bool>,
     findings: &'a [Finding],
     unseen: &'a [Unseen],
     facts: &'a Facts,
@@ -59,21 +61,20 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let facts = gather(&mut server, Duration::from_secs_f64(options.interval))?;
     progress.finish_and_clear();
     let findings = evaluate(&facts);
+    let healthy = is_healthy(&facts, &findings);
     let text = if options.json {
-        let report = Report {
-            healthy: is_healthy(&findings),
-            findings: &findings,
-            unseen: &facts.unseen,
-            facts: &facts,
-        };
+        let report = Report { healthy, findings: &findings, unseen: &facts.unseen, facts: &facts };
         serde_json::to_string_pretty(&report).expect("plain figures can be written") + "\n"
     } else {
         let terminal = terminal::size(&std::io::stdout());
         render(&facts, &findings, terminal.map_or(WIDE, |terminal| terminal.columns.min(WIDE)))
     };
     print(&text)?;
-    let found = options.check && !is_healthy(&findings);
-    Ok(if found { ExitCode::from(FOUND_SOMETHING) } else { ExitCode::SUCCESS })
+    Ok(match (options.check, healthy) {
+        (false, _) | (true, Some(true)) => ExitCode::SUCCESS,
+        (true, Some(false)) => ExitCode::from(FOUND_SOMETHING),
+        (true, None) => ExitCode::from(UNKNOWN),
+    })
 }
 
 /// A reader that has seen enough (`| head`) is no error. A disk that is full is one: half of a
@@ -110,14 +111,16 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
         text.push('\n');
         text.push_str(&section(number + 1, finding, columns));
     }
-    if is_healthy(findings) {
-        text.push_str(match facts.unseen.is_empty() {
-            true => "\nHealthy: nothing to change.\n",
-            false => "\nNo findings, but some checks were skipped (see below).\n",
-        });
-    }
+    text.push_str(match is_healthy(facts, findings) {
+        Some(true) => "\nHealthy: nothing to change.\n",
+        None => "\nNo findings, but some checks were skipped (see below).\n",
+        Some(false) => "",
+    });
     for unseen in &facts.unseen {
-        text.push_str(&format!("\nSkipped: {}\n    requires: {}\n", unseen.what, unseen.remedy));
+        // A statement to copy, or a sentence.
+        let end = if unseen.remedy.starts_with("GRANT ") { ";" } else { "" };
+        let Unseen { what, remedy } = unseen;
+        text.push_str(&format!("\nSkipped: {what}\n    requires: {remedy}{end}\n"));
     }
     if facts.machine.is_none() {
         text.push_str(

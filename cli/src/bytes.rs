@@ -46,6 +46,11 @@ pub fn human(bytes: u64) -> String {
     format!("{value:.decimals$} {name}")
 }
 
+/// A change of size for people, both in MiB: steps may be small beside the sizes.
+pub fn change(from_bytes: u64, to_bytes: u64) -> String {
+    format!("{} MiB -> {} MiB", from_bytes / MIB, to_bytes / MIB)
+}
+
 /// A size for an option file: whole GiB or MiB where it is one (`12G`, `1536M`), else bytes.
 pub fn option(bytes: u64) -> String {
     if bytes >= GIB && bytes.is_multiple_of(GIB) {
@@ -85,6 +90,7 @@ mod tests {
         assert_eq!(human(128 * MIB), "128 MiB");
         assert_eq!(human(1536 * MIB), "1.5 GiB");
         assert_eq!(human(23 * GIB + 600 * MIB), "23.6 GiB");
+        assert_eq!(change(1536 * MIB, 1504 * MIB), "1536 MiB -> 1504 MiB");
         assert_eq!(option(12 * GIB), "12G");
         assert_eq!(option(1536 * MIB), "1536M");
         assert_eq!(option(100), "100");

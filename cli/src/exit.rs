@@ -5,8 +5,8 @@
 //! | 0 | done; for `advise`: whatever it found, unless `--check` |
 //! | 1 | `check` found damage, `salvage` could not read all; an experiment of `lab` failed, or could not begin |
 //! | 2 | the command line is wrong |
-//! | 3 | no server could be reached |
-//! | 4 | the server refused the user, the password, or this way to connect |
+//! | 3 | unknown: no server answers, or `advise --check` found nothing and could not see all |
+//! | 4 | the server refused the user, the password, or this way to connect; or TLS failed |
 //! | 5 | the user lacks a privilege; the message says which grant |
 //! | 6 | this server, or this version of it, can't do what is asked |
 //! | 7 | the server went away in the middle |
@@ -41,6 +41,14 @@ pub enum Error {
         /// What the server says.
         why: String,
     },
+    /// There is no connection as safe as was asked for.
+    #[error("no secure connection to {place}: {why}")]
+    Insecure {
+        /// Address.
+        place: String,
+        /// What failed.
+        why: String,
+    },
     /// A privilege is missing.
     #[error("{what} needs a privilege that this user lacks; grant it with: {grant}")]
     Privilege {
@@ -73,6 +81,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// `check` found damage, or `salvage` could not read all.
 pub const DAMAGED: u8 = 1;
+/// Nagios's code for a state that is not known: as of a server that can't be reached, so of one of
+/// which `advise --check` could not see all.
+pub const UNKNOWN: u8 = 3;
 /// `advise --check` found something.
 pub const FOUND_SOMETHING: u8 = 10;
 
@@ -81,8 +92,8 @@ impl Error {
     pub fn code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
-            Error::NoServer { .. } => 3,
-            Error::Denied { .. } => 4,
+            Error::NoServer { .. } => UNKNOWN,
+            Error::Denied { .. } | Error::Insecure { .. } => 4,
             Error::Privilege { .. } => 5,
             Error::Unsupported(_) => 6,
             Error::Gone(_) => 7,

@@ -3,7 +3,8 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use tidepool_cli::connect::without_server as connection;
 use tidepool_cli::{advise, connect, govern, offline, watch};
 use tidepool_lab::{command as lab, hidden};
 use tracing::level_filters::LevelFilter;
@@ -11,12 +12,22 @@ use tracing::level_filters::LevelFilter;
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
 ///
 /// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options,
-/// 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server, 7 the
-/// server went away, 8 a local file, port or terminal, 9 the server refused, 10 `advise --check`
-/// found something.
+/// 3 no server (or `advise --check` could not see all), 4 access denied or no TLS, 5 a privilege is
+/// missing, 6 unsupported by this server, 7 the server went away, 8 a local file, port or terminal,
+/// 9 the server refused, 10 `advise --check` found something.
 #[derive(Debug, Parser)]
-#[command(name = "tidepool", version, max_term_width = 110, args_override_self = true)]
+#[command(
+    name = "tidepool",
+    version,
+    max_term_width = 110,
+    args_override_self = true,
+    disable_help_flag = true
+)]
 struct Arguments {
+    /// Print help
+    // Not -h: that is the host, as it is to every client.
+    #[arg(long, short = '?', global = true, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     connection: connect::Options,
     #[command(subcommand)]
@@ -53,7 +64,10 @@ fn main() -> ExitCode {
     if let Some(code) = hidden::main() {
         return code;
     }
-    let arguments = Arguments::parse();
+    let arguments = match connection::parse(Arguments::command(), std::env::args_os()) {
+        Ok(matches) => Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
+        Err(error) => error.exit(),
+    };
     // What recovery says of an overlay is not what happens to the directory: the report has what
     // counts.
     let is_offline = matches!(arguments.command, Command::Check(_) | Command::Salvage(_));
@@ -83,7 +97,10 @@ fn main() -> ExitCode {
         Command::Lab(command) => {
             return lab::run(command).unwrap_or_else(|error| {
                 eprintln!("tidepool lab: {error}");
-                ExitCode::FAILURE
+                match error {
+                    tidepool_lab::error::Error::Usage(_) => ExitCode::from(2),
+                    _ => ExitCode::FAILURE,
+                }
             });
         }
     };
@@ -102,6 +119,25 @@ mod tests {
         let error = connect::command_line::refuse_password(Arguments::command(), words).err()?;
         assert_eq!(error.code(), 2, "{line}");
         Some(error.to_string())
+    }
+
+    #[test]
+    fn commands_without_a_server_neither_list_nor_take_what_reaches_one() {
+        let run =
+            |line: &str| connection::parse(Arguments::command(), line.split(' ').map(Into::into));
+        for line in ["t lab list --user x", "t --host h check /d", "t salvage -S /s /d --to /o"] {
+            let error = run(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}: {error}");
+        }
+        let error = run("t -u x check /d").unwrap_err().to_string();
+        assert!(error.contains("--user") && error.contains("reaches no server"), "{error}");
+        assert!(run("t check /d").is_ok() && run("t -u x advise").is_ok());
+        for (line, is_listed) in
+            [("t lab run --help", false), ("t check --help", false), ("t advise --help", true)]
+        {
+            let help = run(line).unwrap_err().to_string();
+            assert_eq!(help.contains("--defaults-file"), is_listed, "{line}: {help}");
+        }
     }
 
     #[test]
@@ -152,6 +188,8 @@ mod tests {
             "lab -p run swap",
             "-p help",
             "-p --help",
+            "-p -h lab advise",
+            "-h 127.0.0.1 -p advise",
             "-p -V",
             "-p --",
             "lab run -- -pgeheim",

@@ -109,6 +109,8 @@ pub struct Server {
     conn: Conn,
     target: Target,
     kind: Kind,
+    /// Statements sent since the last [`take_asked`](Server::take_asked).
+    asked: u64,
 }
 
 impl Server {
@@ -135,7 +137,7 @@ impl Server {
             .collect();
         kind.tidepool = on.iter().any(|name| name == "tidepool");
         kind.innodb = on.iter().any(|name| name == "innodb");
-        Ok(Server { conn, target: target.clone(), kind })
+        Ok(Server { conn, target: target.clone(), kind, asked: 0 })
     }
 
     /// What it is.
@@ -159,11 +161,39 @@ impl Server {
         u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
+    /// How many statements were sent since the last call: the server counts them among its own.
+    pub fn take_asked(&mut self) -> u64 {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Whether this user may set global variables, without setting anything new: the statement sets
+    /// one to the value that it has. `what` it is for, in the error.
+    ///
+    /// # Errors
+    /// [`Error::Privilege`] with the grant; if the server goes away.
+    pub fn check_may_set(&mut self, what: &str) -> Result<()> {
+        let name = match self.kind.innodb {
+            true => "innodb_fast_shutdown",
+            false => "tidepool_buffer_pool_dump_at_shutdown",
+        };
+        let same = format!("SET GLOBAL {name} = @@GLOBAL.{name}");
+        self.execute(what, self.set_privilege(), &same)
+    }
+
+    /// The privilege that setting a global variable takes.
+    pub fn set_privilege(&self) -> &'static str {
+        match self.kind.is_mysql_since((8, 0, 0)) {
+            true => "SYSTEM_VARIABLES_ADMIN",
+            false => "SUPER",
+        }
+    }
+
     /// Rows of a query. `grant` is the privilege it needs beyond the right to connect, or "".
     ///
     /// # Errors
     /// [`Error::Privilege`] with the grant, [`Error::Gone`], [`Error::Refused`].
     pub fn rows<T: FromRow>(&mut self, what: &str, grant: &str, query: &str) -> Result<Vec<T>> {
+        self.asked += 1;
         let rows: Result<Vec<Row>> =
             self.conn.query(query).map_err(|e| explain(what, &self.grant(grant), e));
         rows?.into_iter().map(|row| typed(what, row)).collect()
@@ -174,6 +204,7 @@ impl Server {
     /// # Errors
     /// As [`rows`](Self::rows).
     pub fn first<T: FromRow>(&mut self, what: &str, grant: &str, query: &str) -> Result<Option<T>> {
+        self.asked += 1;
         let row: Result<Option<Row>> =
             self.conn.query_first(query).map_err(|e| explain(what, &self.grant(grant), e));
         row?.map(|row| typed(what, row)).transpose()
@@ -184,6 +215,7 @@ impl Server {
     /// # Errors
     /// As [`rows`](Self::rows).
     pub fn execute(&mut self, what: &str, grant: &str, statement: &str) -> Result<()> {
+        self.asked += 1;
         self.conn.query_drop(statement).map_err(|e| explain(what, &self.grant(grant), e))
     }
 
@@ -287,7 +319,7 @@ fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
 }
 
 /// Of a read that has waited for too long the system says that a resource is unavailable.
-fn in_words(why: String) -> String {
+pub(crate) fn in_words(why: String) -> String {
     let late = std::io::Error::from(rustix::io::Errno::AGAIN).to_string();
     if why.contains(&late) {
         return format!("it has not answered for {} s", READ_TIMEOUT.as_secs());

@@ -139,7 +139,7 @@ fn with_wanted_cases(chosen: Vec<Chosen>, settings: &Settings) -> Result<Vec<Cho
         }
     }
     if let Some(only) = unknown.first() {
-        return Err(Error::Missing(format!(
+        return Err(Error::Usage(format!(
             "--only: no case has {only:?} in its name; there are{others}"
         )));
     }
@@ -163,7 +163,7 @@ fn check_load(chosen: &[&'static Experiment], load: Load) -> Result<()> {
         let without = chosen.iter().filter(|one| !takes(one)).map(|one| one.name).collect();
         if !chosen.iter().any(|one| takes(one)) {
             let with = experiment::ALL.iter().filter(|one| takes(one)).map(|one| one.name);
-            return Err(Error::Missing(format!(
+            return Err(Error::Usage(format!(
                 "{option}: {} has that of its own; {} can be given it",
                 names(without),
                 names(with.collect())
@@ -235,7 +235,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
             experiment::ALL.iter().filter(|one| wanted == one.name || wanted == "all").collect();
         if found.is_empty() {
             let names: Vec<&str> = experiment::ALL.iter().map(|one| one.name).collect();
-            return Err(Error::Missing(format!(
+            return Err(Error::Usage(format!(
                 "there is no experiment {wanted}; there are {} and all",
                 names.join(", ")
             )));

@@ -42,7 +42,12 @@ impl Environment {
             .chain(built_in)
             .find(|root| root.join("var/mariadb.env").exists())
             .ok_or_else(|| {
-                Error::Missing("var/mariadb.env is missing: run scripts/deps --test".into())
+                Error::Missing(format!(
+                    "var/mariadb.env is neither below {} or a directory above it, nor below {}: \
+                     run this in a checkout of Tidepool, after scripts/deps --test",
+                    here.display(),
+                    built_in.map_or("/".into(), |root| root.display().to_string())
+                ))
             })?;
         let file = root.join("var/mariadb.env");
         let text = std::fs::read_to_string(&file).map_err(Error::at(&file))?;

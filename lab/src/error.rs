@@ -48,6 +48,9 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
+    /// The command line is wrong.
+    #[error("{0}")]
+    Usage(String),
     /// The machine or the user can't do what the experiment needs.
     #[error("{0}")]
     Missing(String),

@@ -3,26 +3,31 @@
 //! They mean what they mean to the `mariadb` client: any host but `localhost` is TCP; no host or
 //! `localhost` is the Unix socket, unless the command line has a port, or the protocol says
 //! otherwise. What the command line leaves open is taken from the option files ([`defaults_file`]),
-//! but a port in a file does not lead away from the socket. The password comes from an option file,
-//! from `MYSQL_PWD`, or from the terminal; never from the command line, where every user of the
-//! machine could read it.
+//! but a port in a file does not lead away from the socket; what those leave open from
+//! `MYSQL_UNIX_PORT` and `MYSQL_TCP_PORT`. [`tls`] has the encryption. The password comes from an
+//! option file, from `MYSQL_PWD`, or from the terminal; never from the command line, where every
+//! user of the machine could read it.
 
 pub mod command_line;
 pub mod defaults_file;
+pub mod names;
+pub mod password;
+pub mod tls;
+pub mod without_server;
 
-use std::io::{IsTerminal, Write};
-use std::net::ToSocketAddrs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mysql::{Conn, DriverError, OptsBuilder};
-use rustix::fs::{Mode, OFlags};
-use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
+use rustix::fs::OFlags;
 
 use crate::exit::{Error, Result};
-use crate::server::text;
-use defaults_file::Values;
+use crate::server::in_words;
+use defaults_file::{Sources, Values};
+use password::ask_password;
+use tls::{Mode, Tls, Wish};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A query that takes longer than this has met a server that hangs.
@@ -66,7 +71,7 @@ pub struct Options {
     #[arg(long, short = 'S', global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Host; none or "localhost" means the Unix socket, unless there is --port or --protocol=tcp
-    #[arg(long, global = true)]
+    #[arg(long, short = 'h', global = true)]
     pub host: Option<String>,
     /// TCP port [default: 3306]
     #[arg(long, short = 'P', global = true)]
@@ -79,12 +84,49 @@ pub struct Options {
     pub user: Option<String>,
     /// Ask for the password on the terminal. It can't be given here: use an option file, or
     /// MYSQL_PWD
-    #[arg(long, short = 'p', global = true, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "")]
-    password: Option<String>,
+    // Words that may be one are refused before this is parsed (`command_line`).
+    #[arg(long, short = 'p', global = true)]
+    password: bool,
     /// Read only this option file (group `[client]`) instead of /etc/my.cnf, /etc/mysql/my.cnf and
     /// ~/.my.cnf
     #[arg(long, global = true, value_name = "FILE")]
     pub defaults_file: Option<PathBuf>,
+    /// Read this option file too, after those in /etc
+    #[arg(long, global = true, value_name = "FILE")]
+    pub defaults_extra_file: Option<PathBuf>,
+    /// Read no option file
+    #[arg(long, global = true, conflicts_with_all = ["defaults_file", "defaults_extra_file"])]
+    pub no_defaults: bool,
+    /// Read the groups with this at the end of their names too
+    #[arg(
+        long,
+        global = true,
+        value_name = "SUFFIX",
+        env = "MYSQL_GROUP_SUFFIX",
+        hide_env_values = true
+    )]
+    pub defaults_group_suffix: Option<String>,
+    /// Encrypt the connection (over TCP)
+    #[arg(long, global = true)]
+    pub ssl: bool,
+    /// Do not encrypt, whatever an option file says
+    #[arg(long, global = true, conflicts_with_all = ["ssl", "ssl_mode", "ssl_verify_server_cert"])]
+    pub skip_ssl: bool,
+    /// DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY
+    #[arg(long, global = true, value_name = "MODE")]
+    pub ssl_mode: Option<Mode>,
+    /// Certificate authorities that may have signed the server's certificate
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ssl_ca: Option<PathBuf>,
+    /// Certificate of this client
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ssl_cert: Option<PathBuf>,
+    /// Key of this client's certificate
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ssl_key: Option<PathBuf>,
+    /// The server's certificate must name the host
+    #[arg(long, global = true)]
+    pub ssl_verify_server_cert: bool,
 }
 
 /// How to reach a server on this machine. Any host but `localhost` is reached by TCP, whatever this
@@ -117,6 +159,8 @@ pub struct Target {
     place: Place,
     user: String,
     password: Option<String>,
+    tls: Tls,
+    connect_timeout: Duration,
 }
 
 #[derive(Clone)]
@@ -138,13 +182,7 @@ impl Options {
     /// # Errors
     /// If an option file can't be used, no socket can be found, or there is no terminal to ask on.
     pub fn target(&self) -> Result<Target> {
-        if self.password.as_ref().is_some_and(|password| !password.is_empty()) {
-            return Err(Error::Usage(PASSWORD_IN_SIGHT.into()));
-        }
-        let values = match &self.defaults_file {
-            Some(file) => defaults_file::read_only_file(file)?,
-            None => defaults_file::read_default_files()?,
-        };
+        let values = with_environment(defaults_file::read(&self.sources())?)?;
         for notice in &values.notices {
             tracing::warn!("{notice}");
         }
@@ -155,12 +193,49 @@ impl Options {
             .or(values.user)
             .or_else(|| std::env::var("USER").ok().filter(|user| !user.is_empty()))
             .unwrap_or_else(|| "root".into());
-        let password = if self.password.is_some() {
+        let tls = self.tls().or(values.tls).resolve()?;
+        let tls = match place {
+            Place::Tcp(..) => tls,
+            Place::Socket(_) => {
+                if tls.mode > Mode::Preferred {
+                    tracing::warn!(
+                        "TLS is not used on a Unix socket, which stays within this machine; \
+                         --protocol=tcp uses it"
+                    );
+                }
+                Tls::default()
+            }
+        };
+        let is_asked_for = values.asks_password && std::env::var_os("MYSQL_PWD").is_none();
+        let password = if self.password || is_asked_for {
             Some(ask_password(&user)?)
         } else {
             values.password.or_else(|| std::env::var("MYSQL_PWD").ok())
         };
-        Ok(Target { place, user, password })
+        let connect_timeout = values.connect_timeout_s.map_or(CONNECT_TIMEOUT, Duration::from_secs);
+        Ok(Target { place, user, password, tls, connect_timeout })
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            only: self.defaults_file.clone(),
+            extra: self.defaults_extra_file.clone(),
+            none: self.no_defaults,
+            suffix: self.defaults_group_suffix.clone().filter(|suffix| !suffix.is_empty()),
+        }
+    }
+
+    fn tls(&self) -> Wish {
+        let on = if self.skip_ssl { Some(false) } else { self.ssl.then_some(true) };
+        Wish {
+            mode: self.ssl_mode,
+            on,
+            verify: self.ssl_verify_server_cert.then_some(true),
+            ca: self.ssl_ca.clone(),
+            cert: self.ssl_cert.clone(),
+            key: self.ssl_key.clone(),
+            refused: Vec::new(),
+        }
     }
 
     fn place(&self, values: &Values) -> Result<Place> {
@@ -196,6 +271,17 @@ impl Options {
             ),
         })
     }
+}
+
+/// What the files leave open, from the variables that the clients have for it.
+fn with_environment(mut values: Values) -> Result<Values> {
+    let of = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    values.socket = values.socket.or_else(|| of("MYSQL_UNIX_PORT").map(PathBuf::from));
+    if let (None, Some(port)) = (values.port, of("MYSQL_TCP_PORT")) {
+        let port = port.to_str().and_then(|port| port.parse().ok());
+        values.port = Some(port.ok_or_else(|| Error::Usage("MYSQL_TCP_PORT: not a port".into()))?);
+    }
+    Ok(values)
 }
 
 impl Target {
@@ -245,7 +331,7 @@ impl Target {
             // Given, so that the driver does not ask the server before we know what it is.
             .max_allowed_packet(Some(16 << 20))
             .init(SESSION.to_vec())
-            .tcp_connect_timeout(Some(CONNECT_TIMEOUT))
+            .tcp_connect_timeout(Some(self.connect_timeout))
             .read_timeout(Some(READ_TIMEOUT))
             .write_timeout(Some(READ_TIMEOUT));
         let connected = match &self.place {
@@ -253,26 +339,56 @@ impl Target {
                 Some(path) => Conn::new(options.socket(Some(path))),
                 None => by_descriptor(path, |path| Conn::new(options.socket(Some(path)))),
             },
-            Place::Tcp(host, port) => first_reached(addresses(host, *port), |address| {
-                Conn::new(options.clone().ip_or_hostname(Some(address)).tcp_port(*port))
-            }),
+            Place::Tcp(host, port) => {
+                let options = options.tcp_port(*port);
+                let encrypted = options.clone().ssl_opts(self.tls.options());
+                match self.by_tcp(host, encrypted) {
+                    Err(mysql::Error::DriverError(DriverError::TlsNotSupported))
+                        if self.tls.mode == Mode::Preferred =>
+                    {
+                        self.by_tcp(host, options)
+                    }
+                    connected => connected,
+                }
+            }
         };
         connected.map_err(|error| self.refusal(error))
     }
 
+    /// By the first address of the host at which there is a server.
+    fn by_tcp(&self, host: &str, options: OptsBuilder) -> mysql::Result<Conn> {
+        let Place::Tcp(_, port) = self.place else { unreachable!("it is TCP") };
+        if !self.tls.names_host() {
+            return first_reached(addresses(host, port), |address| {
+                Conn::new(options.clone().ip_or_hostname(Some(address)))
+            });
+        }
+        // The driver compares the certificate with the name that it connects to. With a local
+        // address given, it tries each of the name's addresses of that kind.
+        let own: [SocketAddr; 2] =
+            [(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::UNSPECIFIED, 0).into()];
+        first_reached(own.to_vec(), |own| {
+            Conn::new(options.clone().ip_or_hostname(Some(host)).bind_address(Some(own)))
+        })
+    }
+
     fn refusal(&self, error: mysql::Error) -> Error {
         let place = self.place();
+        if let Some(why) = self.tls.failure(&error) {
+            return Error::Insecure { place, why };
+        }
+        let is_encrypted = self.tls.mode != Mode::Disabled;
         match error {
             mysql::Error::MySqlError(e) if DENIED.contains(&e.code) => {
                 let hint = match (e.code, &self.password) {
                     (SECURE_TRANSPORT_REQUIRED, _) => {
-                        " (this program does not encrypt: use the Unix socket)"
+                        " (it wants an encrypted connection: --ssl, or the Unix socket)"
                     }
                     (_, None) => " (no password was given)",
                     // Of an account with REQUIRE SSL, and of MariaDB's require_secure_transport, no
                     // server says more than this.
-                    (ACCESS_DENIED, Some(_)) => {
-                        " (wrong password, or the account requires TLS, which tidepool does not support)"
+                    (ACCESS_DENIED, Some(_)) if !is_encrypted => {
+                        " (wrong password, or the account requires TLS: --ssl, which takes TCP)"
                     }
                     _ => "",
                 };
@@ -306,7 +422,7 @@ fn by_descriptor<T>(
     path: &Path,
     connect: impl FnOnce(String) -> mysql::Result<T>,
 ) -> mysql::Result<T> {
-    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty())
         .map_err(std::io::Error::from)?;
     connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -324,9 +440,9 @@ fn addresses(host: &str, port: u16) -> Vec<String> {
 /// By the first address at which there is a server. The driver by itself tries no other than a
 /// name's first, which of `localhost` is `::1` on many machines, and a server may listen at
 /// `127.0.0.1` alone.
-fn first_reached<T>(
-    addresses: Vec<String>,
-    mut connect: impl FnMut(String) -> mysql::Result<T>,
+fn first_reached<A, T>(
+    addresses: Vec<A>,
+    mut connect: impl FnMut(A) -> mysql::Result<T>,
 ) -> mysql::Result<T> {
     let mut result = Err(mysql::Error::DriverError(DriverError::CouldNotConnect(None)));
     for address in addresses {
@@ -347,60 +463,10 @@ fn first_reached<T>(
 /// The driver wraps the system's words in its own.
 fn plain(error: &mysql::Error) -> String {
     match error {
-        mysql::Error::IoError(e) => e.to_string(),
+        mysql::Error::IoError(e) => in_words(e.to_string()),
+        mysql::Error::CodecError(e) => in_words(e.to_string()),
         mysql::Error::DriverError(DriverError::CouldNotConnect(Some((_, why, _)))) => why.clone(),
         other => other.to_string(),
-    }
-}
-
-/// Asks on the terminal, without showing what is typed.
-fn ask_password(user: &str) -> Result<String> {
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        return Err(Error::Local(
-            "cannot prompt for a password: standard input is not a terminal; use an option file, or MYSQL_PWD"
-                .into(),
-        ));
-    }
-    let local = |e: rustix::io::Errno| Error::Local(format!("the terminal: {e}"));
-    let shown = tcgetattr(&stdin).map_err(local)?;
-    let interrupt = shown.special_codes[SpecialCodeIndex::VINTR];
-    let mut hidden = shown.clone();
-    // Ctrl-C must not end the program before the terminal shows again what is typed: it ends the
-    // line, and is found in it.
-    hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
-    hidden.special_codes[SpecialCodeIndex::VEOL] = interrupt;
-    eprint!("Password of {user}: ");
-    let _ = std::io::stderr().flush();
-    tcsetattr(&stdin, OptionalActions::Flush, &hidden).map_err(local)?;
-    let line = read_line(&stdin, interrupt);
-    tcsetattr(&stdin, OptionalActions::Flush, &shown).map_err(local)?;
-    eprintln!();
-    let mut line = line.map_err(local)?;
-    if line.last() == Some(&interrupt) {
-        // Does not return: the default is to end.
-        let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGINT);
-    }
-    while line.last().is_some_and(|last| matches!(last, b'\r' | b'\n')) {
-        line.pop();
-    }
-    Ok(text(line))
-}
-
-/// A line of the terminal, and no byte more. Nothing at the end of the input.
-fn read_line(stdin: &std::io::Stdin, interrupt: u8) -> rustix::io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    loop {
-        let mut part = [0; 256];
-        match rustix::io::read(stdin, &mut part) {
-            Ok(0) => return Ok(line),
-            Ok(length) => line.extend(&part[..length]),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-        if line.last().is_some_and(|&last| last == b'\n' || last == interrupt) {
-            return Ok(line);
-        }
     }
 }
 
@@ -408,9 +474,13 @@ fn read_line(stdin: &std::io::Stdin, interrupt: u8) -> rustix::io::Result<Vec<u8
 mod tests {
     use super::*;
 
+    fn target(place: Place) -> Target {
+        let (user, tls) = (String::new(), Tls::default());
+        Target { place, user, password: None, tls, connect_timeout: CONNECT_TIMEOUT }
+    }
+
     fn place(options: &Options, values: &Values) -> String {
-        Target { place: options.place(values).unwrap(), user: String::new(), password: None }
-            .place()
+        target(options.place(values).unwrap()).place()
     }
 
     #[test]
@@ -483,14 +553,14 @@ mod tests {
     fn localhost_is_this_machine_however_it_is_reached() {
         let loopback = |host: &str| {
             let place = Place::Tcp(host.into(), 3306);
-            Target { place, user: String::new(), password: None }.is_loopback()
+            target(place).is_loopback()
         };
         assert!(loopback("localhost") && loopback("127.0.0.1") && loopback("::1"));
         assert!(!loopback("localhost.example") && !loopback("192.0.2.1"));
         for host in ["::1", "[::1]"] {
             let options = Options { host: Some(host.into()), ..Options::default() };
             let place = options.place(&Values::default()).unwrap();
-            let target = Target { place, user: String::new(), password: None };
+            let target = target(place);
             assert!(target.is_loopback());
             assert_eq!(target.place(), "[::1]:3306");
         }
@@ -505,9 +575,9 @@ mod tests {
             _ => Err(nobody()),
         });
         assert_eq!(found.unwrap(), "127.0.0.1");
-        assert!(first_reached::<()>(addresses(), |_| Err(nobody())).is_err());
+        assert!(first_reached::<_, ()>(addresses(), |_| Err(nobody())).is_err());
         let mut tried = 0;
-        let answered = first_reached::<()>(addresses(), |_| {
+        let answered = first_reached::<_, ()>(addresses(), |_| {
             tried += 1;
             Err(mysql::Error::DriverError(DriverError::PacketTooLarge))
         });
@@ -522,24 +592,16 @@ mod tests {
         let path = directory.path().join(OsStr::from_bytes(b"gr\xf6\xdfe.sock"));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
+            use std::io::Write;
             let (mut client, _) = listener.accept().unwrap();
             // "Too many connections", in the protocol's words.
             client.write_all(b"\x17\0\0\0\xff\x10\x04Too many connections").unwrap();
         });
-        let target =
-            Target { place: Place::Socket(path.clone()), user: String::new(), password: None };
+        let target = target(Place::Socket(path.clone()));
         let error = target.connect().unwrap_err();
         assert_eq!(error.code(), 9, "{error}");
         server.join().unwrap();
         std::fs::remove_file(path).unwrap();
         assert_eq!(target.connect().unwrap_err().code(), 3);
-    }
-
-    #[test]
-    fn a_password_on_the_command_line_is_refused_and_not_repeated() {
-        let options = Options { password: Some("geheim".into()), ..Options::default() };
-        let error = options.target().unwrap_err();
-        assert_eq!(error.code(), 2);
-        assert!(!error.to_string().contains("geheim"));
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::machine::{Directories, Look};
 use super::process::server_process;
+use super::promised::caches;
 use super::{
     AdviceRow, Connections, Data, Facts, LargeBuffer, Pool, Redo, Settings, Tidepool, Unseen,
 };
@@ -48,7 +49,8 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
         pool: kind.innodb.then(|| pool(&kind, &variables, &rates)),
         tidepool,
         redo: kind.innodb.then(|| redo(&kind, &variables, &rates)),
-        connections: connections(&variables, &now),
+        connections: connections(&kind, &variables, &now),
+        promised: caches(&kind, &variables, &now),
         data,
         settings: Settings {
             pool_size_is_set: pool_size_is_set(server)?,
@@ -161,6 +163,7 @@ fn pool(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Pool {
         reads_per_s: rates.per_s("innodb_buffer_pool_reads"),
         requests_ever: rates.ever("innodb_buffer_pool_read_requests"),
         reads_ever: rates.ever("innodb_buffer_pool_reads"),
+        is_loaded_at_start: switch(variables, "innodb_buffer_pool_load_at_startup") == Some(true),
         wait_free_ever: rates.ever("innodb_buffer_pool_wait_free"),
         old_blocks_time_ms: number(variables, "innodb_old_blocks_time"),
     }
@@ -207,7 +210,8 @@ pub fn checkpoint_age(status: &Named, prefix: &str) -> Option<u64> {
         .or_else(|| number(status, &format!("{prefix}_redo_log_logical_size")))
 }
 
-fn connections(variables: &Named, now: &Named) -> Connections {
+/// What the settings and the counters say of the clients.
+pub fn connections(kind: &Kind, variables: &Named, now: &Named) -> Connections {
     const BUFFERS: [&str; 5] = [
         "sort_buffer_size",
         "join_buffer_size",
@@ -232,12 +236,24 @@ fn connections(variables: &Named, now: &Named) -> Connections {
         connected: number(now, "threads_connected").unwrap_or(0),
         busy_bytes: busy,
         idle_bytes: idle,
+        tmp_table_bytes: tmp_table_bytes(kind, variables),
+        tmp_tables_max_bytes: number(variables, "temptable_max_ram"),
+        running: number(now, "threads_running").unwrap_or(0),
         // MySQL's own has come with a plugin, by that name.
         pooled: variables.get("thread_handling").is_some_and(|handling| {
             ["pool-of-threads", "loaded-dynamically"].contains(&handling.as_str())
         }),
         large,
     }
+}
+
+/// The largest temporary table that stays in memory. MySQL's engine for them heeds the one option
+/// since 8.0.28.
+fn tmp_table_bytes(kind: &Kind, variables: &Named) -> u64 {
+    let of = |name: &str| number(variables, name);
+    let (table, heap) = (of("tmp_table_size").unwrap_or(0), of("max_heap_table_size"));
+    let has_one_bound = kind.is_mysql_since((8, 0, 28));
+    heap.filter(|_| !has_one_bound).map_or(table, |heap| heap.min(table))
 }
 
 fn settings(variables: &Named) -> Settings {
@@ -253,7 +269,6 @@ fn settings(variables: &Named) -> Settings {
         locked: switch(variables, "locked_in_memory"),
         read_only: switch(variables, "innodb_read_only"),
         persisted: Vec::new(),
-        key_buffer_bytes: number(variables, "key_buffer_size").unwrap_or(0),
     }
 }
 
@@ -318,7 +333,12 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
         match engine.unwrap_or_default().to_ascii_lowercase().as_str() {
             "innodb" => (data.innodb_data_bytes, data.innodb_index_bytes) = (rows, indexes),
             "tidepool" => (data.tidepool_bytes, data.tidepool_tables) = (rows + indexes, count),
-            _ => data.other_bytes += rows + indexes,
+            name => {
+                data.other_bytes += rows + indexes;
+                if name == "myisam" {
+                    data.myisam_index_bytes = indexes;
+                }
+            }
         }
     }
     if server.kind().innodb {
@@ -428,6 +448,10 @@ pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
 mod tests {
     use super::*;
 
+    fn kind() -> Kind {
+        Kind::from_words("10.11.18-MariaDB", "").unwrap()
+    }
+
     #[test]
     fn a_pool_is_resized_by_what_its_server_can_do() {
         let of = |version: &str, settings: &[(&str, u64)]| {
@@ -491,7 +515,7 @@ mod tests {
     fn a_pool_of_threads_is_known_by_the_servers_word() {
         let pooled = |handling: &str| {
             let named = [("thread_handling".to_owned(), handling.to_owned())];
-            connections(&Named::from(named), &Named::new()).pooled
+            connections(&kind(), &Named::from(named), &Named::new()).pooled
         };
         assert!(pooled("pool-of-threads") && pooled("loaded-dynamically"));
         assert!(!pooled("one-thread-per-connection") && !pooled("no-threads"));
@@ -506,7 +530,7 @@ mod tests {
             ("max_connections", 100),
         ];
         let named = named.map(|(name, value)| (name.to_owned(), value.to_string()));
-        let found = connections(&Named::from(named), &Named::new());
+        let found = connections(&kind(), &Named::from(named), &Named::new());
         assert_eq!(found.busy_bytes, u64::MAX);
         let large: Vec<_> = found.large.iter().map(|buffer| buffer.name).collect();
         assert_eq!(large, ["sort_buffer_size", "join_buffer_size"]);

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+use tidepool_governor::cgroup;
 use tidepool_governor::kernel::{Root, field, field_kib};
 use tidepool_governor::signals::{Place, Reader, Signals};
 
+use super::process::is_server;
 use crate::server::text;
 
 /// The machine, with the server's process on it.
@@ -50,8 +52,10 @@ pub struct Machine {
     /// setting, charges them to no memory cgroup, and gives them to no other process when the
     /// server frees them.
     pub server_huge_bytes: u64,
-    /// The biggest other processes.
+    /// The biggest other processes below the tightest limit.
     pub others: Vec<Process>,
+    /// Other database servers below that limit: what is free there is free for each of them.
+    pub servers: Vec<Process>,
     /// All other processes' resident memory (what they share is counted for each of them).
     pub others_bytes: u64,
     /// The data directory's disk.
@@ -181,7 +185,9 @@ impl Look {
             _ => 0,
         };
         let page_bytes = rustix::param::page_size() as f64;
-        let (others, others_bytes) = other_processes(self.pid);
+        let all = other_processes(self.pid);
+        let others_bytes = all.iter().map(|process| process.resident_bytes).sum();
+        let (others, servers) = neighbours(&root, &room.place, all);
         let (swappiness, swappiness_file) = swappiness(&root, &room.place);
         Some(Machine {
             pid: self.pid,
@@ -201,6 +207,7 @@ impl Look {
             server_swapped_bytes: now.own_swapped_bytes.unwrap_or(0),
             server_huge_bytes: huge_bytes(&root, self.pid),
             others,
+            servers,
             others_bytes,
             disk: directories.data.and_then(|data| disk(self.pid, Path::new(data))),
             redo_disk: directories.redo().and_then(|redo| disk(self.pid, &redo)),
@@ -250,18 +257,43 @@ fn swappiness(root: &Root, place: &Place) -> (Option<u64>, Option<String>) {
     (root.number("/proc/sys/vm/swappiness"), None)
 }
 
-/// The five biggest processes but the server, and what all of them hold.
-fn other_processes(server: u32) -> (Vec<Process>, u64) {
-    let Ok(entries) = fs::read_dir("/proc") else { return (Vec::new(), 0) };
+/// The processes but the server, the biggest first.
+fn other_processes(server: u32) -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let mut processes: Vec<Process> = pids
         .filter(|&pid| pid != server)
         .filter_map(|pid| process(pid, fs::read(format!("/proc/{pid}/status")).ok()?))
         .collect();
-    let sum = processes.iter().map(|process| process.resident_bytes).sum();
     processes.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes));
-    processes.truncate(5);
-    (processes, sum)
+    processes
+}
+
+/// Of the processes (the biggest first) the five biggest below the limit, and the database servers
+/// there.
+fn neighbours(root: &Root, place: &Place, all: Vec<Process>) -> (Vec<Process>, Vec<Process>) {
+    const SHOWN: usize = 5;
+    let (mut others, mut servers) = (Vec::new(), Vec::new());
+    for process in all {
+        let is_shown = others.len() < SHOWN;
+        if (!is_shown && !is_server(&process.name)) || !is_below(root, place, process.pid) {
+            continue;
+        }
+        if is_server(&process.name) {
+            servers.push(process.clone());
+        }
+        if is_shown {
+            others.push(process);
+        }
+    }
+    (others, servers)
+}
+
+/// Whether what a process takes counts below this limit. One whose group can't be seen is not.
+fn is_below(root: &Root, place: &Place, pid: u32) -> bool {
+    let Place::Cgroup(group) = place else { return true };
+    let found = cgroup::find(root, Path::new(&format!("/proc/{pid}")));
+    found.ok().flatten().is_some_and(|found| found.directories.contains(group))
 }
 
 /// From `/proc/<pid>/status`. The name may be any bytes.
@@ -303,6 +335,32 @@ pub fn process_io(pid: u32) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_outside_of_the_group_is_no_neighbour() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::new(directory.path());
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        let process = |pid: u32, name: &str, group: &str| {
+            file(&format!("proc/{pid}/cgroup"), &format!("0::{group}\n"));
+            file(&format!("sys/fs/cgroup{group}/memory.current"), "1000");
+            Process { pid, name: name.into(), resident_bytes: 100 }
+        };
+        let mut all = vec![process(7, "mysqld", "/other"), process(8, "mariadbd", "/db/second")];
+        all.extend((20..26).map(|pid| process(pid, "java", "/db")));
+        all.push(process(9, "mysqld", "/db"));
+        let pids = |found: &[Process]| found.iter().map(|process| process.pid).collect::<Vec<_>>();
+        let group = Place::Cgroup("/sys/fs/cgroup/db".into());
+        let (others, servers) = neighbours(&root, &group, all.clone());
+        assert_eq!((pids(&others), pids(&servers)), (vec![8, 20, 21, 22, 23], vec![8, 9]));
+        let (others, servers) = neighbours(&root, &Place::Machine, all);
+        assert_eq!((pids(&others), pids(&servers)), (vec![7, 8, 20, 21, 22], vec![7, 8, 9]));
+    }
 
     #[test]
     fn this_process_is_seen_as_a_server_would_be() {

@@ -8,11 +8,13 @@
 pub mod gather;
 pub mod machine;
 pub mod process;
+pub mod promised;
 
 use serde::Serialize;
 
 use crate::server::Kind;
 pub use machine::{Filesystem, Machine};
+pub use promised::Promise;
 
 /// One look at a server and its machine.
 #[derive(Debug, Clone, Serialize)]
@@ -31,6 +33,8 @@ pub struct Facts {
     pub redo: Option<Redo>,
     /// Clients and what each may take.
     pub connections: Connections,
+    /// Caches beside the pools, which the server may not have filled yet.
+    pub promised: Vec<Promise>,
     /// What is stored.
     pub data: Data,
     /// Other settings that rules look at.
@@ -46,6 +50,11 @@ impl Facts {
         disk.map(|disk| disk.filesystem).unwrap_or_default()
     }
 }
+
+/// InnoDB's smallest page.
+const SMALLEST_PAGE_BYTES: u64 = 4096;
+/// With this number of requests for each loaded page, its one read is a percent of them.
+const LOADED_PAGES_SHARE: u64 = 100;
 
 /// InnoDB's buffer pool.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -79,6 +88,8 @@ pub struct Pool {
     pub reads_ever: u64,
     /// Times a query had to wait for a free page since the start.
     pub wait_free_ever: u64,
+    /// The server reads the pages of its list after a start, and counts them as reads of queries.
+    pub is_loaded_at_start: bool,
     /// `innodb_old_blocks_time`, milliseconds.
     pub old_blocks_time_ms: Option<u64>,
 }
@@ -87,7 +98,12 @@ impl Pool {
     /// Share of logical reads served from memory: of the interval if it had enough of them, else
     /// since the start; 0 to 1.
     pub fn hit_ratio(&self) -> Option<f64> {
-        hit_ratio((self.requests_per_s, self.reads_per_s), (self.requests_ever, self.reads_ever))
+        let loaded = self.reads_ever.min(self.data_bytes / SMALLEST_PAGE_BYTES);
+        // As many of the reads as the pool has pages may be of the load, not of queries.
+        let is_known = !self.is_loaded_at_start
+            || self.requests_ever >= loaded.saturating_mul(LOADED_PAGES_SHARE);
+        let ever = if is_known { (self.requests_ever, self.reads_ever) } else { (0, 0) };
+        hit_ratio((self.requests_per_s, self.reads_per_s), ever)
     }
 
     /// Whether it can be set to this size while the server runs.
@@ -127,13 +143,20 @@ pub fn is_full(size_bytes: u64, free_bytes: u64, kept_free_bytes: u64) -> bool {
     free_bytes <= kept.max(size_bytes / 20)
 }
 
+/// Fewer logical reads say nothing of a hit ratio.
+const ENOUGH: f64 = 1000.0;
+
+/// Whether there are enough logical reads a second for a hit ratio of the interval.
+pub fn is_recent(requests_per_s: f64) -> bool {
+    requests_per_s >= ENOUGH
+}
+
 /// See [`Pool::hit_ratio`]. Each pair is of logical reads, and of those that went to disk: in the
 /// interval a second, and since the start.
 fn hit_ratio(per_s: (f64, f64), ever: (u64, u64)) -> Option<f64> {
-    const ENOUGH: f64 = 1000.0;
     let ever = (ever.0 as f64, ever.1 as f64);
-    let (requests, reads) = if per_s.0 >= ENOUGH { per_s } else { ever };
-    (requests >= ENOUGH).then(|| (1.0 - reads / requests).max(0.0))
+    let (requests, reads) = if is_recent(per_s.0) { per_s } else { ever };
+    (requests >= ENOUGH && reads <= requests).then(|| 1.0 - reads / requests)
 }
 
 /// Tidepool's buffer pool.
@@ -257,11 +280,41 @@ pub struct Connections {
     pub busy_bytes: u64,
     /// What one idle connection takes.
     pub idle_bytes: u64,
+    /// The largest temporary table that a connection keeps in memory.
+    pub tmp_table_bytes: u64,
+    /// The most that all of these together take, where the server has such a bound (MySQL's
+    /// `temptable_max_ram`).
+    pub tmp_tables_max_bytes: Option<u64>,
+    /// How many execute a statement now.
+    pub running: u64,
     /// Whether a pool of threads works for all of them (`thread_handling`): then few are busy at a
     /// time, however many there are.
     pub pooled: bool,
     /// Of the work buffers those that are far larger than any server's default.
     pub large: Vec<LargeBuffer>,
+}
+
+impl Connections {
+    /// What as many connections as there were at the busiest time, and a quarter more, would take
+    /// beyond what those of now have, if each took `each_bytes`. Connections that a pool of threads
+    /// serves are idle, nearly all of them.
+    pub fn peak_bytes(&self, each_bytes: u64) -> u64 {
+        let number = (self.used_max * 5 / 4).min(self.allowed).max(self.connected);
+        let idle = self.connected.saturating_mul(self.idle_bytes);
+        if self.pooled {
+            return number.saturating_mul(self.idle_bytes).saturating_sub(idle);
+        }
+        let tables = each_bytes.saturating_sub(self.busy_bytes);
+        let bound = self.tmp_tables_max_bytes.unwrap_or(u64::MAX);
+        let take = |connections: u64| {
+            let buffers = connections.saturating_mul(each_bytes.min(self.busy_bytes));
+            buffers.saturating_add(connections.saturating_mul(tables).min(bound))
+        };
+        // Those that execute a statement have what they need of it.
+        let running = self.running.min(self.connected);
+        let now = take(running).saturating_add((self.connected - running) * self.idle_bytes);
+        take(number).saturating_sub(now)
+    }
 }
 
 /// A work buffer that each connection may take.
@@ -288,6 +341,8 @@ pub struct Data {
     pub tidepool_tables: u64,
     /// All other engines' tables.
     pub other_bytes: u64,
+    /// Of these, MyISAM's indexes: what can fill the key cache.
+    pub myisam_index_bytes: u64,
     /// How many tables were seen.
     pub tables: u64,
     /// Tables that this user may not see are not in these figures.
@@ -335,8 +390,6 @@ pub struct Settings {
     /// Variables that `SET PERSIST` has written down (MySQL since 8.0): what is said there outranks
     /// the option file.
     pub persisted: Vec<String>,
-    /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
-    pub key_buffer_bytes: u64,
 }
 
 /// Something that could not be seen.
@@ -351,6 +404,29 @@ pub struct Unseen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_a_server_loads_at_its_start_are_no_misses() {
+        let mut pool = Pool {
+            data_bytes: 8312 << 14,
+            requests_ever: 1706,
+            reads_ever: 8312,
+            is_loaded_at_start: true,
+            ..Pool::default()
+        };
+        assert_eq!(pool.hit_ratio(), None);
+        // Some queries later it would still be wrong by half.
+        pool.requests_ever = 20_000;
+        assert_eq!(pool.hit_ratio(), None);
+        pool.requests_ever = 100_000_000;
+        assert!(pool.hit_ratio().unwrap() > 0.999);
+        pool.requests_ever = 20_000;
+        pool.is_loaded_at_start = false;
+        assert!(pool.hit_ratio().unwrap() < 0.6);
+        // What queries do now is known.
+        (pool.is_loaded_at_start, pool.requests_per_s, pool.reads_per_s) = (true, 2000.0, 20.0);
+        assert_eq!(pool.hit_ratio(), Some(0.99));
+    }
 
     #[test]
     fn a_curve_is_read_between_its_points_and_no_further_than_its_ends() {

@@ -50,6 +50,11 @@ impl Running {
         Running::find(&Root::default(), pid).ok_or_else(none)
     }
 
+    /// A text that no other process has, now or later: its number and when it began.
+    pub fn key(self) -> String {
+        format!("{}-{}", self.pid, self.began)
+    }
+
     /// Whether it still runs. Another one of its number is not it.
     pub fn runs(self, root: &Root) -> bool {
         Running::find(root, self.pid) == Some(self)
@@ -82,6 +87,52 @@ pub fn server_process(server: &mut Server, variables: &Named) -> Option<Running>
     }
 }
 
+/// The server's process: the one that was found, or that the user named and that can be it.
+///
+/// # Errors
+/// [`Error::Usage`] where the user named a process that the server is not: its memory and limits
+/// would be taken for the server's.
+pub fn chosen_process(
+    server: &mut Server,
+    variables: &Named,
+    named: Option<Running>,
+) -> Result<Option<Running>> {
+    let found = server_process(server, variables);
+    let Some(named) = named else { return Ok(found) };
+    let pid = named.pid;
+    if let Some(found) = found {
+        return match found == named {
+            true => Ok(Some(named)),
+            false => Err(Error::Usage(format!(
+                "--pid {pid}: the server at {} is process {}",
+                server.target().place(),
+                found.pid
+            ))),
+        };
+    }
+    // A name that can't be seen says nothing against it.
+    if let Some(name) = process_name(pid).filter(|name| !is_server(name)) {
+        return Err(Error::Usage(format!("--pid {pid}: that is {name:?}, and no database server")));
+    }
+    if let (Some(age), Some(uptime)) = (named.age(), uptime(server)?)
+        && !is_as_old(age, uptime)
+    {
+        return Err(Error::Usage(format!(
+            "--pid {pid}: that process runs for {} s, and the server at {} for {} s: it is another",
+            age.as_secs(),
+            server.target().place(),
+            uptime.as_secs()
+        )));
+    }
+    Ok(Some(named))
+}
+
+fn uptime(server: &mut Server) -> Result<Option<Duration>> {
+    let query = "SHOW GLOBAL STATUS LIKE 'Uptime'";
+    let row: Option<(String, u64)> = server.first("the uptime", "", query)?;
+    Ok(row.map(|(_, seconds)| Duration::from_secs(seconds)))
+}
+
 /// Whether a process of this name that began to listen on the server's socket is the server itself.
 /// It is unless systemd made the socket for it (`mariadb.socket`), or something stands between:
 /// `ssh -L`, a proxy, whose server may be on another machine. Whose memory and limits would be
@@ -106,9 +157,7 @@ fn by_file(server: &mut Server, variables: &Named) -> Option<Running> {
     let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     let process =
         is_server(&process_name(pid)?).then(|| Running::find(&Root::default(), pid))??;
-    let uptime = "SHOW GLOBAL STATUS LIKE 'Uptime'";
-    let (_, uptime): (String, u64) = server.first("the uptime", "", uptime).ok()??;
-    is_as_old(process.age()?, Duration::from_secs(uptime)).then_some(process)
+    is_as_old(process.age()?, uptime(server).ok()??).then_some(process)
 }
 
 /// Whether a process of this age can be the server that has been up for so long.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tidepool_governor::Decision;
 
 use super::probe::Cost;
-use crate::bytes::human;
+use crate::bytes::{change, human};
 use crate::clock::rfc3339;
 use crate::exit::{Error, Result};
 use crate::terminal::printable;
@@ -64,9 +64,8 @@ impl Log {
             (_, std::cmp::Ordering::Equal) => "keep",
         };
         let text = format!(
-            "{verb} {} -> {}: {}: {}",
-            human(decision.from_bytes),
-            human(decision.to_bytes),
+            "{verb} {}: {}: {}",
+            change(decision.from_bytes, decision.to_bytes),
             decision.signal,
             decision.reason
         );
@@ -84,9 +83,8 @@ impl Log {
     /// A step that was taken.
     pub fn step(&mut self, step: &Step) {
         let text = format!(
-            "  step {} -> {}: {} ms, {} ms of query time lost, slowest probe {} ms; next step up to {}",
-            human(step.from_bytes),
-            human(step.to_bytes),
+            "  step {}: {} ms, {} ms of query time lost, slowest probe {} ms; next step up to {}",
+            change(step.from_bytes, step.to_bytes),
             step.took.as_millis(),
             step.cost.lost.as_millis(),
             step.cost.ping.as_millis(),

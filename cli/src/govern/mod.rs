@@ -22,6 +22,12 @@
 //! that half has gone. The governor hears what each step took, so that a large one is not gone back
 //! on in the middle of the rush.
 //!
+//! # What is promised
+//! Memory that the server has reserved for its other caches and its connections counts as used
+//! before it is ([`reserve`]): it can be taken faster than a pool shrinks. Only the *urgency* of a
+//! step follows what is used. Where the reservations alone exceed the limit, no size of the pool
+//! helps, and a note says so before the first step.
+//!
 //! # What is safe when
 //! * Every size that is ever set, each step's included, fits the memory there was at that moment,
 //!   with headroom. So wherever this program ends (SIGTERM, SIGKILL, a power cut of its machine),
@@ -34,16 +40,20 @@
 //! * Nothing is written to the server's option files: after a restart it has its own size, and is
 //!   governed from there.
 
+pub mod alone;
 pub mod bounds;
 pub mod goal;
+pub mod governing;
 pub mod lock;
 pub mod log;
 pub mod pool;
 pub mod probe;
+pub mod reserve;
 pub mod rush;
 pub mod shrink;
 pub mod stride;
 
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,24 +61,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use tidepool_governor::Timing;
 use tidepool_governor::kernel::Root;
-use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals, Timing};
 
 use crate::bytes::{MIB, human, parse};
 use crate::clock::after;
-use crate::connect;
+use crate::connect::{self, Target};
 use crate::exit::{Error, Result};
-use crate::facts::machine::{huge_bytes, limits_out_of_sight};
-use crate::facts::process::{Running, server_process};
+use crate::facts::machine::huge_bytes;
+use crate::facts::process::{Running, chosen_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
+use alone::Alone;
 use bounds::Bounds;
-use goal::Goal;
-use log::{Log, Step};
-use pool::{InnodbPool, Set, State};
-use probe::Probe;
-use rush::Rush;
-use stride::{Direction, Stride};
+use governing::Governing;
+use log::Log;
+use pool::InnodbPool;
 
 /// How often the signals are read while nothing happens.
 const TICK: Duration = Duration::from_millis(100);
@@ -86,6 +94,13 @@ const TIMING: Timing = Timing {
 };
 /// After the server refused a step.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// A server whose process runs is tried again for this time, and with this time between two tries.
+const RECONNECT_FOR: Duration = Duration::from_secs(60);
+const RECONNECT_EVERY: Duration = Duration::from_millis(500);
+/// A server that is asked when the user ends the program has this time to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// What goes on is said again after this time.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// While another program is resizing. Its steps are short, and memory may be too.
 const BUSY_RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -125,20 +140,59 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     {
         return Err(Error::Usage(format!("--min {} is above --max {}", human(min), human(max))));
     }
-    let named = options.pid.map(Running::named).transpose()?;
     let target = connection.target()?;
-    let mut server = Server::connect(&target)?;
+    let (process, mut pool) = reach(options, &target)?;
+    let bounds = Bounds::new(options.min, options.max, &pool);
+    bounds.check()?;
+    if options.apply {
+        pool.check_privilege()?;
+    }
+    let stop = stop_flag()?;
+    end_without_an_answer(&stop, pool.is_stepping());
+    let mut log = Log::open(options.log.as_deref())?;
+    let mode = if options.apply { "" } else { " (dry run: nothing is set without --apply)" };
+    let kind = pool.server().kind().clone();
+    let (pid, place) = (process.pid, target.place());
+    log.note(&format!("governing {kind} at {place}, process {pid}{mode}"));
+    if kind.tidepool {
+        log.note("governing the InnoDB pool only; the Tidepool pool manages itself");
+    }
+    for notice in bounds.notices(pool.size()?) {
+        log.note(&notice);
+    }
+    let end = after(options.duration);
+    let over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
+    let _alone = if options.apply { alone(process, &mut log, over) } else { None };
+    let mut governing = Governing::new(process, pool, bounds, log, options);
+    if options.apply {
+        governing.measure(&target)?;
+    }
+    while !over() {
+        let pause = match governing.tick(options) {
+            Err(Error::Gone(why)) if governing.runs() => {
+                governing.reconnect(&target, &why, over)?
+            }
+            pause => pause?,
+        };
+        governing.pause(&stop, pause);
+    }
+    governing.stop()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The server's process, and its pool.
+fn reach(options: &Options, target: &Target) -> Result<(Running, InnodbPool)> {
+    let named = options.pid.map(Running::named).transpose()?;
+    let mut server = Server::connect(target)?;
     let variables = server.variables()?;
-    let process = named.or_else(|| server_process(&mut server, &variables)).ok_or_else(|| {
+    let process = chosen_process(&mut server, &variables, named)?.ok_or_else(|| {
         Error::Unsupported(
             "cannot find the server's process: run govern on the server's machine, or give --pid"
                 .into(),
         )
     })?;
-    let pid = process.pid;
-    let kind = server.kind().clone();
     let mut pool = InnodbPool::new(server)?;
-    if is_in_huge_pages(huge_bytes(&Root::default(), pid), pool.size()?) {
+    if is_in_huge_pages(huge_bytes(&Root::default(), process.pid), pool.size()?) {
         // It would shrink and shrink, and room would never come of it.
         return Err(Error::Unsupported(
             "this server's pool is in huge pages: no other program can use what it gives back; start it with \
@@ -146,48 +200,49 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
                 .into(),
         ));
     }
-    let bounds = Bounds::new(options.min, options.max, &pool);
-    bounds.check()?;
-    if options.apply {
-        pool.check_privilege()?;
+    Ok((process, pool))
+}
+
+/// A frozen server keeps a look waiting for minutes. When the user ends the program meanwhile, no
+/// step is under way, and there is nothing to wait for.
+fn end_without_an_answer(stop: &Arc<AtomicBool>, is_stepping: Arc<AtomicBool>) {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let mut asked_at: Option<Instant> = None;
+        loop {
+            sleep(TICK);
+            if !stop.load(Ordering::Relaxed) || is_stepping.load(Ordering::Relaxed) {
+                asked_at = None;
+            } else if asked_at.get_or_insert_with(Instant::now).elapsed() >= ANSWER_WITHIN {
+                let error = Error::Gone("it does not answer".into());
+                eprintln!("tidepool: stopped; {error}");
+                std::process::exit(error.code().into());
+            }
+        }
+    });
+}
+
+/// Waits until no other process governs this server.
+fn alone(process: Running, log: &mut Log, over: impl Fn() -> bool) -> Option<UnixListener> {
+    let mut said = None;
+    while !over() {
+        match alone::bind(process) {
+            Alone::Ours(listener) => return Some(listener),
+            Alone::Another(pid) => {
+                if said.replace(pid) != Some(pid) {
+                    log.note(&format!(
+                        "process {pid} governs this server already: waiting until it ends"
+                    ));
+                }
+            }
+            Alone::Unknown(why) => {
+                log.note(&format!("whether another process governs this server is unknown: {why}"));
+                return None;
+            }
+        }
+        sleep(RECONNECT_EVERY);
     }
-    let stop = stop_flag()?;
-    let mut log = Log::open(options.log.as_deref())?;
-    let mode = if options.apply { "" } else { " (dry run: nothing is set without --apply)" };
-    log.note(&format!("governing {kind} at {}, process {pid}{mode}", target.place()));
-    if kind.tidepool {
-        log.note("governing the InnoDB pool only; the Tidepool pool manages itself");
-    }
-    for notice in bounds.notices(pool.size()?) {
-        log.note(&notice);
-    }
-    let mut governing = Governing {
-        process,
-        reader: Reader::new(Root::default(), Some(pid)),
-        governor: Governor::with_timing(TIMING),
-        probe: options.apply.then(|| Probe::start(&target)).transpose()?,
-        stride: Stride::new(pool.unit_bytes.max(MIB), Duration::from_millis(options.max_stall)),
-        pool,
-        bounds,
-        log,
-        goal: None,
-        rush: Rush::default(),
-        imagined: None,
-        start: Instant::now(),
-        retry_at: None,
-        waits_for_another: false,
-        room_bytes: None,
-        headroom_bytes: 0,
-        resting: false,
-    };
-    let end = after(options.duration);
-    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        let pause = governing.tick(options)?;
-        governing.pause(&stop, pause);
-    }
-    let size = human(governing.pool.size()?);
-    governing.log.note(&format!("stopped; pool size left at {size}"));
-    Ok(ExitCode::SUCCESS)
+    None
 }
 
 /// Set by SIGTERM and SIGINT. A second one ends the program at once, which is safe too.
@@ -195,240 +250,12 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         let register = || {
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+            // As a shell reports an end by this signal.
+            let code = 128 + signal;
+            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&stop))?;
             signal_hook::flag::register(signal, Arc::clone(&stop))
         };
         register().map_err(|e| Error::Local(format!("signal {signal}: {e}")))?;
     }
     Ok(stop)
-}
-
-struct Governing {
-    process: Running,
-    reader: Reader,
-    governor: Governor,
-    pool: InnodbPool,
-    bounds: Bounds,
-    /// Absent in a dry run.
-    probe: Option<Probe>,
-    stride: Stride,
-    log: Log,
-    goal: Option<Goal>,
-    rush: Rush,
-    /// In a dry run: the size the pool would have.
-    imagined: Option<u64>,
-    start: Instant,
-    retry_at: Option<Instant>,
-    /// The last step was another program's turn, which was said.
-    waits_for_another: bool,
-    /// The room that the last reading found.
-    room_bytes: Option<u64>,
-    /// What it wanted to be kept free.
-    headroom_bytes: u64,
-    /// A step was taken after it.
-    resting: bool,
-}
-
-impl Governing {
-    /// Sleeps, but not while the room goes.
-    fn pause(&mut self, stop: &AtomicBool, pause: Duration) {
-        let end = Instant::now() + pause;
-        while !stop.load(Ordering::Relaxed) && Instant::now() < end && !self.room_goes() {
-            sleep(GLANCE.min(end.saturating_duration_since(Instant::now())));
-        }
-    }
-
-    /// Whether enough room was taken since the last reading to need another.
-    fn room_goes(&mut self) -> bool {
-        let (Some(then), Some(now)) = (self.room_bytes, self.reader.glance()) else { return false };
-        let goes = match self.goal.is_none() && !self.resting {
-            true => now + (then / 4).max(GLANCE_MIN_BYTES) < then,
-            // After a step the queries have their rest, unless the next is urgent.
-            false => now < self.headroom_bytes / 2 && now + GLANCE_MIN_BYTES < then,
-        };
-        if !goes {
-            self.rush.glance(Instant::now(), now);
-        }
-        goes
-    }
-
-    /// Looks, decides, takes at most one step. Returns how long to wait before the next.
-    fn tick(&mut self, options: &Options) -> Result<Duration> {
-        let state = self.pool.state()?;
-        let signals = self.reader.read(self.start.elapsed());
-        self.room_bytes = signals.room().map(|room| room.bytes());
-        self.resting = false;
-        for notice in self.reader.take_notices() {
-            self.log.note(&notice);
-        }
-        if signals.own_resident_bytes.is_none() || !self.process.runs(self.reader.root()) {
-            return Err(Error::Gone("its process has ended".into()));
-        }
-        if let Some(why) = self.reader.out_of_sight() {
-            // What fits the machine is no measure for a server that has less.
-            return Err(Error::Unsupported(limits_out_of_sight(self.process.pid, why)));
-        }
-        let pool = self.as_pool_state(&state);
-        let decision = self.governor.decide(&signals, &pool);
-        let binding = self.governor.binding(&signals, &pool);
-        self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
-        let mut out_of_room = false;
-        if let Some(binding) = &binding {
-            out_of_room = binding.room.bytes() < binding.headroom_bytes / 2;
-            let (size, held) = (state.size_bytes, state.held_bytes);
-            self.rush.observe(Instant::now(), size, held, &binding.room, binding.headroom_bytes);
-        }
-        if let Some(decision) = decision {
-            self.take(&decision, out_of_room, &pool, options);
-        }
-        if let Some(probe) = &self.probe {
-            probe.attend(self.goal.is_some());
-        }
-        let Some(goal) = self.goal else { return Ok(TICK) };
-        if !options.apply {
-            self.imagined = Some(goal.bytes);
-            self.governor.took(signals.at, goal.signal, goal.bytes);
-            self.goal = None;
-            return Ok(TICK);
-        }
-        if self.retry_at.is_some_and(|at| Instant::now() < at) {
-            return Ok(TICK);
-        }
-        self.step(goal, &state, &signals, &pool)
-    }
-
-    fn as_pool_state(&self, state: &State) -> PoolState {
-        let floor_bytes = self.bounds.floor_bytes(state.size_bytes);
-        PoolState {
-            resident_bytes: state.held_bytes,
-            limit_bytes: self.imagined.unwrap_or(state.size_bytes),
-            floor_bytes,
-            ceiling_bytes: self.bounds.ceiling_bytes(floor_bytes),
-            wants_more: state.wants_more,
-        }
-    }
-
-    /// Makes a decision the goal, if there is anything to do about it.
-    fn take(
-        &mut self,
-        decision: &Decision,
-        out_of_room: bool,
-        pool: &PoolState,
-        options: &Options,
-    ) {
-        if decision.signal == Signal::Start && decision.to_bytes > decision.from_bytes {
-            // A pool inside a server has its memory reserved from the start and may grow into it at
-            // once. This one grows when it has shown that it misses.
-            let fits = human(decision.to_bytes);
-            self.log.note(&format!(
-                "the pool has {}, {fits} would fit: {}",
-                human(decision.from_bytes),
-                decision.reason
-            ));
-            return;
-        }
-        let at_most = match decision.signal {
-            Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
-                self.rush.at_most(Instant::now(), decision.from_bytes, out_of_room)
-            }
-            _ => None,
-        };
-        let to_bytes = self.bounds.size_for(decision, at_most, pool.floor_bytes);
-        let reason = rush::reason(decision, at_most);
-        let decision = Decision { to_bytes, reason, ..decision.clone() };
-        if decision.to_bytes == decision.from_bytes
-            || self.goal.is_some_and(|goal| goal.bytes == decision.to_bytes)
-        {
-            return;
-        }
-        let urgent = match decision.signal {
-            Signal::OwnSwap | Signal::Stall => true,
-            Signal::RoomShrank | Signal::Start => out_of_room || at_most.is_some(),
-            Signal::RoomLasted | Signal::Ceiling | Signal::Floor | Signal::Budget => false,
-        };
-        // While shrinking, the target moves with every step; only what is news is logged.
-        let news = self.goal.is_none_or(|goal| {
-            urgent != goal.urgent || goal.bytes.abs_diff(decision.to_bytes) > goal.bytes / 20
-        });
-        if news {
-            self.log.decision(&decision, options.apply);
-        }
-        // While others rush in, it isn't today's room that says how far.
-        let while_short = decision.signal == Signal::RoomShrank && at_most.is_none();
-        let Decision { signal, from_bytes, to_bytes: bytes, .. } = decision;
-        self.goal = Some(Goal { bytes, signal, grows: bytes > from_bytes, urgent, while_short });
-    }
-
-    /// Takes a step towards the goal, and learns what it cost. Returns how long to rest from it.
-    fn step(
-        &mut self,
-        goal: Goal,
-        state: &State,
-        signals: &Signals,
-        pool: &PoolState,
-    ) -> Result<Duration> {
-        let direction =
-            if goal.bytes < state.size_bytes { Direction::Shrink } else { Direction::Grow };
-        let towards = goal.towards(state.size_bytes, self.governor.target(signals, pool));
-        let next = match towards == state.size_bytes {
-            true => towards,
-            false => self.stride.next(state.size_bytes, towards, goal.urgent),
-        };
-        if next == state.size_bytes {
-            self.goal = None;
-            return Ok(TICK);
-        }
-        let begin = Instant::now();
-        let patience = if goal.urgent { pool::PREPARE_URGENT } else { pool::PREPARE };
-        let set = self.pool.set_size(next, patience);
-        let took = begin.elapsed();
-        let size = match set {
-            Ok(Set::Done(size)) => size,
-            Ok(Set::Busy(holder)) => {
-                self.retry_at = Some(Instant::now() + BUSY_RETRY_AFTER);
-                if !std::mem::replace(&mut self.waits_for_another, true) {
-                    let busy = lock::taken(holder);
-                    self.log.note(&format!("{busy}; waiting"));
-                }
-                return Ok(TICK);
-            }
-            Err(Error::Refused { why, .. }) => {
-                // It may have come part of the way.
-                let size = self.pool.size()?;
-                self.governor.took(self.start.elapsed(), goal.signal, size);
-                self.stride.failed(direction);
-                self.retry_at = Some(Instant::now() + RETRY_AFTER);
-                let asked = human(next);
-                self.log.note(&format!(
-                    "the server did not take {asked}: {why}; smaller steps from now on"
-                ));
-                return Ok(TICK);
-            }
-            Err(error) => return Err(error),
-        };
-        self.resting = true;
-        self.waits_for_another = false;
-        self.governor.took(self.start.elapsed(), goal.signal, size);
-        if !goal.urgent {
-            self.pause(&AtomicBool::new(false), probe::AFTER);
-        }
-        let cost =
-            self.probe.as_ref().map(|probe| probe.cost(begin, Instant::now())).unwrap_or_default();
-        self.stride.learn(direction, size.abs_diff(state.size_bytes), cost.worst());
-        self.log.step(&Step {
-            from_bytes: state.size_bytes,
-            to_bytes: size,
-            took,
-            cost,
-            stride_bytes: self.stride.bytes(direction),
-        });
-        let there = match direction {
-            Direction::Shrink => size <= goal.bytes,
-            Direction::Grow => size >= goal.bytes,
-        };
-        if there || size == state.size_bytes {
-            self.goal = None;
-        }
-        Ok(self.stride.rest(cost.worst(), goal.urgent))
-    }
 }

@@ -8,14 +8,18 @@
 //! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its
 //! pages. Each step is taken under a [lock], so that no other program's step is under way.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::exit::{Error, Result};
 use crate::facts::gather::{innodb_files, kept_free, resizing};
 use crate::facts::is_full;
+use crate::facts::promised::COUNTERS;
 use crate::server::{Named, Server, number};
 
-use super::lock::{self, Lock};
+use super::lock::{self, Contention, Held, Lock};
+use super::reserve::Reserve;
 use super::shrink::{Before, Shrink};
 
 /// A resize that reports no progress for this long is stuck.
@@ -91,6 +95,14 @@ pub struct InnodbPool {
     /// Pages made young, ever, when the last step down was over.
     made_young_at_last: Option<u64>,
     last: Option<(Instant, State)>,
+    /// What the server has reserved beside the pool.
+    pub reserve: Reserve,
+    contention: Contention,
+    /// A step is under way, which must be finished.
+    is_stepping: Arc<AtomicBool>,
+    notices: Vec<String>,
+    /// The statement that sets back what a step has changed, where nothing could yet.
+    set_back: Option<String>,
 }
 
 impl InnodbPool {
@@ -129,6 +141,11 @@ impl InnodbPool {
             data_read_at: None,
             made_young_at_last: None,
             last: None,
+            reserve: Reserve::default(),
+            contention: Contention::default(),
+            is_stepping: Arc::default(),
+            notices: Vec::new(),
+            set_back: None,
         })
     }
 
@@ -142,17 +159,39 @@ impl InnodbPool {
     /// # Errors
     /// [`Error::Privilege`] with the grant.
     pub fn check_privilege(&mut self) -> Result<()> {
-        let grant = self.set_privilege();
-        let same = "SET GLOBAL innodb_fast_shutdown = @@GLOBAL.innodb_fast_shutdown";
-        self.server.execute("setting the pool's size (--apply)", grant, same)
+        self.server.check_may_set("setting the pool's size (--apply)")
     }
 
     fn set_privilege(&self) -> &'static str {
-        if self.server.kind().is_mysql_since((8, 0, 0)) {
-            "SYSTEM_VARIABLES_ADMIN"
-        } else {
-            "SUPER"
+        self.server.set_privilege()
+    }
+
+    /// Whether a step is under way, for another thread.
+    pub fn is_stepping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_stepping)
+    }
+
+    /// What the user should know of the steps since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Goes on with another connection to the same server, and sets back what a step left behind.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn go_on_with(&mut self, mut server: Server) -> Result<()> {
+        server.lift_time_limit()?;
+        self.server = server;
+        if let Some(statement) = self.set_back.clone() {
+            lock::take(&mut self.server, BACK_WAITS_S)?;
+            let grant = self.set_privilege();
+            self.server.execute("setting the LRU list's settings back", grant, &statement)?;
+            lock::release(&mut self.server);
+            self.set_back = None;
+            self.notices.push("the settings of the step that was cut off are restored".into());
         }
+        Ok(())
     }
 
     /// Its size now, bytes.
@@ -171,7 +210,8 @@ impl InnodbPool {
     /// If the server goes away.
     pub fn state(&mut self) -> Result<State> {
         let now = Instant::now();
-        let status = self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool%'")?;
+        let status = self.server.named(&looked_at())?;
+        self.reserve.observe(&mut self.server, &status)?;
         let size_bytes = self.size()?;
         let free = number(&status, "innodb_buffer_pool_pages_free").unwrap_or(0) * self.page_bytes;
         let full = is_full(size_bytes, free, self.kept_free_bytes);
@@ -232,9 +272,21 @@ impl InnodbPool {
     pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<Set> {
         let lock = lock::take(&mut self.server, 0)?;
         if let Lock::Taken(holder) = lock {
-            return Ok(Set::Busy(holder));
+            let is_urgent = patience <= PREPARE_URGENT;
+            let goes_on = !self.synchronous && self.resize()?.progress() == Progress::GoingOn;
+            let (server, contention) = (&mut self.server, &mut self.contention);
+            let held = Held { holder, is_resizing: goes_on, is_urgent };
+            match contention.ignores(server, held)? {
+                None => return Ok(Set::Busy(holder)),
+                Some(why) => self.notices.push(why),
+            }
+        } else {
+            self.contention.over();
         }
-        let set = self.set_size_alone(bytes, patience);
+        let is_prepared = !matches!(lock, Lock::Taken(_));
+        self.is_stepping.store(true, Ordering::Relaxed);
+        let set = self.set_size_alone(bytes, is_prepared.then_some(patience));
+        self.is_stepping.store(false, Ordering::Relaxed);
         if lock == Lock::Held {
             lock::release(&mut self.server);
         }
@@ -243,7 +295,8 @@ impl InnodbPool {
         Ok(Set::Done(size))
     }
 
-    fn set_size_alone(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
+    /// Without `patience` the size alone is changed, and no setting beside it.
+    fn set_size_alone(&mut self, bytes: u64, patience: Option<Duration>) -> Result<u64> {
         let grant = self.set_privilege();
         let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
         // Read anew, because a caller that takes several steps need not look at the state in
@@ -253,7 +306,7 @@ impl InnodbPool {
             let before = self.resize()?;
             self.server.execute("setting the pool's size", grant, &statement)?;
             self.wait(&before)?;
-        } else if bytes < now {
+        } else if let Some(patience) = patience.filter(|_| bytes < now) {
             self.shrink(now, bytes, patience)?;
         } else {
             self.server.execute("setting the pool's size", grant, &statement)?;
@@ -281,9 +334,17 @@ impl InnodbPool {
             // The block's own handler does not run when the statement or the connection is killed.
             return Err(match self.set_back(&settings) {
                 Ok(()) => error,
-                Err(statement) => Error::Gone(format!(
-                    "{error}; if the server still runs, restore its settings with {statement}"
-                )),
+                Err(statement) => {
+                    let why = match error {
+                        Error::Gone(why) => why,
+                        other => other.to_string(),
+                    };
+                    let why = format!(
+                        "{why}; if the server still runs, restore its settings with {statement}"
+                    );
+                    self.set_back = Some(statement);
+                    Error::Gone(why)
+                }
             });
         }
         self.made_young_at_last = number(&self.server.named(PAGES)?, MADE_YOUNG);
@@ -345,6 +406,15 @@ impl InnodbPool {
         let words = status.get("innodb_buffer_pool_resize_status").cloned().unwrap_or_default();
         Ok(Resize { words, pages })
     }
+}
+
+/// The counters of one look.
+fn looked_at() -> String {
+    format!(
+        "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Innodb_buffer_pool%' OR Variable_name IN \
+         ('Tidepool_buffer_pool_bytes_data', 'Tidepool_buffer_pool_limit_bytes', '{}')",
+        COUNTERS.join("', '")
+    )
 }
 
 fn refused(why: String) -> Error {

@@ -41,7 +41,7 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
     let why = format!(
         "It has set the pool to {}; {reason}. {}.",
         human(pool.size_bytes),
-        sentence(&fit, machine)
+        sentence(&fit, facts, machine)
     );
     let finding = Finding::new(
         "dedicated_server_on",

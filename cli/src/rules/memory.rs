@@ -9,6 +9,10 @@ use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
 use crate::facts::{Facts, LargeBuffer, Machine};
 
+/// Room for this many times the most connections so far is enough.
+const PEAKS: u64 = 4;
+/// The servers' default of `max_connections`.
+const USUAL_CONNECTIONS: u64 = 151;
 /// A work buffer for everyone.
 const MODEST_BYTES: u64 = 2 * MIB;
 
@@ -173,7 +177,8 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     let others = used
         .saturating_sub(held + pool.idle_descriptors_bytes())
         .saturating_sub(clients.connected.saturating_mul(clients.idle_bytes));
-    let full_pool = pool.size_bytes.min(facts.data.innodb_bytes().max(held)) / 12 * 13;
+    let data = if facts.data.is_partial { u64::MAX } else { facts.data.innodb_bytes() };
+    let full_pool = pool.size_bytes.min(data.max(held)) / 12 * 13;
     let all = clients.allowed.saturating_mul(clients.busy_bytes);
     let left =
         machine.limit_bytes.saturating_sub(others + full_pool + share_bytes(machine.limit_bytes));
@@ -215,7 +220,10 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
         spared = buffer.bytes.saturating_sub(MODEST_BYTES).saturating_add(spared);
         finding = finding.variable(true, buffer.name, MODEST_BYTES, &option(MODEST_BYTES));
     }
-    let wanted = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
+    let affordable = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
+    // Nor more than come: a number that is never reached protects nothing.
+    let wanted = affordable.min((clients.used_max * PEAKS).max(USUAL_CONNECTIONS));
+    let wanted = if affordable < clients.allowed { wanted } else { clients.allowed };
     if wanted < clients.allowed {
         risks
             .push(format!("connections beyond {} are refused (one is reserved for SUPER)", wanted));

@@ -133,12 +133,21 @@ impl Finding {
 /// Whether InnoDB is there, but has nothing to do: the tables are Tidepool's, and its log and pool
 /// are as good as any.
 fn tables_elsewhere(facts: &Facts) -> bool {
-    facts.kind.tidepool && facts.data.innodb_bytes() < 64 * MIB
+    let data = &facts.data;
+    // A user who sees few tables does not see that there are few.
+    let is_seen = !data.is_partial || data.innodb_file_bytes.is_some();
+    facts.kind.tidepool && is_seen && data.innodb_bytes() < 64 * MIB
 }
 
-/// Whether there is nothing to change: notes say nothing is wrong.
-pub fn is_healthy(findings: &[Finding]) -> bool {
-    findings.iter().all(|finding| finding.severity == Severity::Note)
+/// Whether there is nothing to change; `None` where nothing was found and not everything was seen.
+/// Notes say that nothing is wrong.
+pub fn is_healthy(facts: &Facts, findings: &[Finding]) -> Option<bool> {
+    let is_clean = findings.iter().all(|finding| finding.severity == Severity::Note);
+    match is_clean {
+        true if facts.unseen.is_empty() && facts.machine.is_some() => Some(true),
+        true => None,
+        false => Some(false),
+    }
 }
 
 /// All findings, worst first.

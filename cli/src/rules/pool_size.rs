@@ -1,11 +1,10 @@
 //! The size of the pool: never a share of the machine, but what fits it, as far as the data and the
 //! reads have a use for it.
 
-use super::room::{Fit, fit, sentence, settable, tidepool_fit};
+use super::room::{Fit, fit, sentence, settable, spare_key_buffer, tidepool_fit};
 use super::{Finding, Severity, dedicated};
 use crate::bytes::{MIB, human, option};
-use crate::facts::process::is_server;
-use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
+use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, is_recent, predict};
 
 /// The default size of every server.
 pub const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
@@ -18,13 +17,14 @@ const READS_PER_S_WORTH_IT: f64 = 10.0;
 /// as it is full.
 pub fn too_large(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
-    if pool.size_bytes <= fit.bytes + pool.unit_bytes.max(fit.bytes / 50) {
+    let certain = fit.certain_bytes;
+    if pool.size_bytes <= certain + pool.unit_bytes.max(certain / 50) {
         return None;
     }
     // Before there is anything to fill it with, a large pool is a promise, not a danger. Above the
     // limit it is never right.
     let data = facts.data.innodb_bytes();
-    if data + data / 4 < fit.bytes && pool.size_bytes <= machine.limit_bytes {
+    if data + data / 4 < certain && pool.size_bytes <= machine.limit_bytes {
         return None;
     }
     let severity = if pool.size_bytes > machine.limit_bytes
@@ -46,13 +46,16 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
         }
         false => format!("The buffer pool of {size} does not fit: {} would", human(fit.bytes)),
     };
-    let mut why =
-        format!("{}. Once the pool fills, memory runs out and {end}.", sentence(&fit, machine));
+    let mut why = format!(
+        "{}. Once the pool fills, memory runs out and {end}.",
+        sentence(&fit, facts, machine)
+    );
     if fit.is_too_much {
         why.push_str(
             " A small pool is the least that can be done: others must take less, or the limit must be higher.",
         );
     }
+    why.push_str(&spare_key_buffer(facts));
     let risk = if facts.kind.is_mariadb_since((10, 11, 12)) {
         "the statement waits while pages are moved and written; queries go on, with short stalls. Smaller steps stall less: `tidepool govern` takes them"
     } else {
@@ -82,9 +85,13 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
         human(data),
         human(wanted)
     );
-    let hits = hits(hit_ratio, pool.reads_per_s);
-    let why =
-        format!("It has no free pages. {hits}. {}.", why_that_much(wanted, data, &fit, machine));
+    let hits = hits(hit_ratio, (pool.requests_per_s, pool.reads_per_s));
+    let why = format!(
+        "It has no free pages. {hits}. {}.",
+        why_that_much((wanted, data), &fit, facts, machine)
+    );
+    let spare = if wanted < useful { spare_key_buffer(facts) } else { String::new() };
+    let why = why + &spare;
     let finding = Finding::new("pool_too_small", severity, title, why).risk(format!(
         "a short stall while the pool grows; {}{}",
         taken(pool, wanted),
@@ -95,8 +102,7 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
 
 /// What is free is free for each of several servers, and can be had by one.
 fn beside_another(machine: &Machine) -> String {
-    let other = machine.others.iter().find(|other| is_server(&other.name));
-    other.map_or(String::new(), |other| {
+    machine.servers.first().map_or(String::new(), |other| {
         format!(
             "; another server ({}, process {}) shares this free memory: check again before its pool grows too",
             other.name, other.pid
@@ -132,21 +138,30 @@ fn loss(
     Some(if lossy || far_larger_fits { Severity::High } else { Severity::Medium })
 }
 
-fn hits(hit_ratio: Option<f64>, reads_per_s: f64) -> String {
+/// `per_s` are the logical reads a second, and of those the ones that went to disk.
+fn hits(hit_ratio: Option<f64>, per_s: (f64, f64)) -> String {
+    let time = if is_recent(per_s.0) { "in the last seconds" } else { "since the start" };
     match hit_ratio {
         Some(hit) => format!(
-            "Hit ratio {:.2} % since the start; {reads_per_s:.0} disk reads/s in the last seconds",
-            hit * 100.0
+            "Hit ratio {:.2} % {time}; {:.0} disk reads/s in the last seconds",
+            hit * 100.0,
+            per_s.1
         ),
         None => "Too few reads for a hit ratio".into(),
     }
 }
 
-fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String {
-    if wanted >= data {
-        format!("{}, but a pool larger than the data would be wasted", sentence(fit, machine))
-    } else {
-        sentence(fit, machine)
+/// `wanted` is the size that is advised, `data` what there is to put into it, bytes.
+fn why_that_much(
+    (wanted, data): (u64, u64),
+    fit: &Fit,
+    facts: &Facts,
+    machine: &Machine,
+) -> String {
+    let words = sentence(fit, facts, machine);
+    match wanted >= data {
+        true => format!("{words}, but a pool larger than the data would be wasted"),
+        false => words,
     }
 }
 
@@ -185,7 +200,7 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
         true => format!("With {} of data {effect}", human(data)),
         false => "This user may not see the size of the data: a working set above 128 MiB would be read again and again".into(),
     };
-    let why = format!("{}. {known}.", sentence(&fit, machine));
+    let why = format!("{}. {known}.", sentence(&fit, facts, machine));
     let taken = taken(pool, fit.bytes);
     let taken = if pool.described { taken } else { format!("none now: {taken}") };
     let finding = Finding::new("pool_default", severity, title, why).risk(format!(
@@ -255,11 +270,11 @@ pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
         human(data),
         human(wanted)
     );
-    let hits = hits(hit_ratio, reads_per_s);
+    let hits = hits(hit_ratio, (tidepool.requests_per_s, reads_per_s));
     let why = format!(
         "It has no free pages. {hits}. {predicted} {}. With tidepool_buffer_pool_size = 0 the pool grows into free \
          memory while that helps, and gives back what other programs need.",
-        why_that_much(wanted, data, &fit, machine)
+        why_that_much((wanted, data), &fit, facts, machine)
     );
     let finding = Finding::new("tidepool_pool_too_small", severity, title, why)
         .risk("none now: memory is taken as pages come in, and given back when room goes");

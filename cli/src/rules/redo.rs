@@ -2,14 +2,19 @@
 //!
 //! When the log is nearly full, the server must write dirty pages at once, and writers wait. How
 //! much log is enough is not a share of anything: it is what is written in the time over which page
-//! writes should be allowed to gather, an hour here.
+//! writes should be allowed to gather: an hour of the average since the start, or ten minutes of the
+//! present rate, whichever is more. (A sample of a few seconds is no hour.) And no more than the
+//! pages that can be dirty at all, the pool's or the data's: beyond that each page would be written
+//! several times over before a checkpoint needs it, and a recovery would read more log than data.
 
 use super::{Finding, Severity};
 use crate::bytes::{GIB, MIB, human, option};
 use crate::facts::{Facts, Filesystem, Redo};
 
-/// The log should hold this much of the present writing.
+/// The log should hold this much of the average writing.
 const WANTED_S: f64 = 3600.0;
+/// And this much of the present writing.
+const WANTED_NOW_S: f64 = 600.0;
 /// Less than this is worth a finding.
 const SHORT_S: f64 = 600.0;
 /// A log below this fills in the first burst, whatever the average says.
@@ -37,7 +42,7 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     if holds_s >= SHORT_S && age_share < 0.75 && !tiny {
         return None;
     }
-    let wanted = wanted_bytes(rate, redo, facts);
+    let wanted = wanted_bytes(redo, facts);
     if wanted <= redo.capacity_bytes {
         return None;
     }
@@ -48,10 +53,22 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     };
     // An idle server proves nothing against a tiny log: the next burst will.
     let severity = if tiny { severity.min(Severity::Medium) } else { severity };
-    let holds = if holds_s < 7200.0 {
-        format!("wraps in {:.0} s at the higher of the two write rates", holds_s)
-    } else {
-        "lasts for hours at the present write rate, which is low".into()
+    let is_idle = redo.written_per_s < 1.0;
+    let average = human(redo.written_per_s_ever as u64);
+    let now = human(redo.written_per_s as u64);
+    let holds = match (holds_s < 7200.0, is_idle) {
+        (true, true) => format!(
+            "At the average write rate since the start ({average}/s) it wraps in {holds_s:.0} s; \
+             the server is idle now"
+        ),
+        (true, false) => format!(
+            "It wraps in {holds_s:.0} s at the higher of two write rates: {now}/s now, \
+             {average}/s on average since the start"
+        ),
+        (false, _) => format!(
+            "It lasts for hours at the present write rate ({now}/s; {average}/s on average since \
+             the start), which is low"
+        ),
     };
     let title = format!(
         "The redo log of {} is too small: {} is better",
@@ -59,9 +76,8 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
         human(wanted)
     );
     let mut why = format!(
-        "It {holds} ({}/s now, {}/s on average since the start). Whenever it is nearly full, the server must write dirty pages at once, and writers wait.",
-        human(redo.written_per_s as u64),
-        human(redo.written_per_s_ever as u64)
+        "{holds}. Whenever it is nearly full, the server must write dirty pages at once, and \
+         writers wait."
     );
     if age_share >= 0.5 {
         why.push_str(&format!(
@@ -80,12 +96,24 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// An hour of writing, as a power of two, as far as the disk has room for it and the server takes
-/// it. 0 where no size is both.
-fn wanted_bytes(rate: f64, redo: &Redo, facts: &Facts) -> u64 {
-    let hour = (rate * WANTED_S) as u64;
+/// The most that can be dirty, as far as that is known.
+fn dirty_most_bytes(facts: &Facts) -> u64 {
+    let pool = facts.pool.as_ref().map_or(u64::MAX, |pool| pool.size_bytes);
+    let data = match facts.data.is_seen() {
+        true => facts.data.innodb_bytes(),
+        false => u64::MAX,
+    };
+    pool.min(data)
+}
+
+/// What the log should hold, as a power of two, as far as the disk has room for it and the server
+/// takes it. 0 where no size is both.
+fn wanted_bytes(redo: &Redo, facts: &Facts) -> u64 {
+    let average = redo.written_per_s_ever * WANTED_S;
+    let written = average.max(redo.written_per_s * WANTED_NOW_S) as u64;
     let twice = 2 * redo.capacity_bytes.min(GIB);
-    let wanted = hour.max(twice).max(LEAST_BYTES).max(redo.least_bytes).next_power_of_two();
+    let useful = written.max(twice).min(dirty_most_bytes(facts));
+    let wanted = useful.max(LEAST_BYTES).max(redo.least_bytes).next_power_of_two();
     let disk = facts.machine.as_ref().and_then(|machine| machine.redo_disk.as_ref());
     let space = match disk {
         // A larger log would be paid for with memory.

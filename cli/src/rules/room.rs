@@ -1,21 +1,23 @@
 //! How large a pool fits, beside everything else that runs there.
 //!
 //! ```text
-//! fits = held + (room - headroom - peak) * 12/13 - swapped
+//! fits = held + (room - headroom - peak - promised) * 12/13 - swapped
 //! ```
 //! *held* is the memory that the pool has now, *room* what the tightest limit still leaves:
 //! together that is the limit less everything but the pool, measured and not guessed, as in crate
-//! `governor`, whose headroom this is too. *peak* is what the connections of the busiest hour so
-//! far would take beyond today's, if all of them used each of their buffers: a guess, and so a
-//! quarter of the limit at most. Beyond that the buffers are what is wrong, and not the pool. Each
-//! page of growth also costs descriptors, hash cells and locks, about a thirteenth of the whole. A
-//! pool of chunks has those of all its pages from the start; as far as nothing is in them yet they
-//! count as *room*, or a pool far too large would seem to have no place at any size.
+//! `governor`, whose headroom this is too. *peak* is what the connections of the busiest time so
+//! far would take beyond what they have now, if all of them used each of their buffers and a
+//! temporary table: a guess, and so a quarter of the limit at most. Beyond that the buffers are
+//! what is wrong, and not the pool. *promised* is what the server has reserved for its other caches
+//! and not taken yet ([`promised`]), and the other pool's size that is not full. Each page of
+//! growth also costs descriptors, hash cells and locks, about a thirteenth of the whole. A pool of
+//! chunks has those of all its pages from the start; as far as nothing is in them yet they count as
+//! *room*, or a pool far too large would seem to have no place at any size.
 
 use tidepool_governor::signals::share_bytes;
 
 use crate::bytes::{MIB, human};
-use crate::facts::{Facts, Machine, Pool};
+use crate::facts::{Facts, Machine, Pool, Promise, Tidepool, promised};
 
 /// What fits, and how that came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +36,23 @@ pub struct Fit {
     pub peak_bytes: u64,
     /// What they could take.
     pub peak_all_bytes: u64,
+    /// Reserved by the server for its other caches, and not taken yet.
+    pub promised_bytes: u64,
+    /// The other pool of this server has this much of its size still to take.
+    pub other_pool_bytes: u64,
+    /// The largest size that needs no guess to fit: without temporary tables, and with no more of a
+    /// cache than there is data to fill it. A pool above it is a danger; one up to it is not,
+    /// although a pool that grows stays below `bytes`.
+    pub certain_bytes: u64,
 }
 
 /// No server has much from a pool that is smaller than this. Where others have taken the memory,
 /// nothing is won by taking this too.
 const LEAST_BYTES: u64 = 64 * MIB;
-/// The limit over this is the most that is kept for the busiest time.
-const PEAK_SHARE: u64 = 4;
+/// The option of the cache that only MyISAM fills.
+const KEY_BUFFER: &str = "key_buffer_size";
+/// A key cache that has this much left is worth a word.
+const SPARE_BYTES: u64 = 32 * MIB;
 
 /// What fits for InnoDB's pool; `None` when the machine can't be seen, or the pool is in huge
 /// pages: what there is of these is the administrator's choice, and no other process can use what
@@ -50,10 +62,17 @@ pub fn fit(facts: &Facts) -> Option<Fit> {
     if is_in_huge_pages(machine.server_huge_bytes, pool.size_bytes) {
         return None;
     }
-    let fit = fit_beside(facts, machine, pool.held_bytes(), pool.idle_descriptors_bytes());
+    let own = Own {
+        held_bytes: pool.held_bytes(),
+        idle_bytes: pool.idle_descriptors_bytes(),
+        other_pool_bytes: facts.tidepool.as_ref().map_or(0, tidepool_left_bytes),
+        does_other_yield: facts.tidepool.as_ref().is_some_and(|tidepool| tidepool.guarded),
+    };
+    let fit = fit_beside(facts, machine, own);
     let bytes = settable(fit.bytes, pool);
     let least = settable(LEAST_BYTES.max(pool.least_bytes), pool).min(pool.size_bytes);
-    Some(Fit { bytes: bytes.max(least), is_too_much: bytes < least, ..fit })
+    let certain_bytes = settable(fit.certain_bytes, pool).max(bytes).max(least);
+    Some(Fit { bytes: bytes.max(least), is_too_much: bytes < least, certain_bytes, ..fit })
 }
 
 /// Whether that many huge pages are the pool's. A server that asks for them gets others where there
@@ -66,33 +85,94 @@ pub fn is_in_huge_pages(huge_bytes: u64, pool_bytes: u64) -> bool {
 /// would have.
 pub fn tidepool_fit(facts: &Facts) -> Option<Fit> {
     let (machine, tidepool) = (facts.machine.as_ref()?, facts.tidepool.as_ref()?);
-    Some(fit_beside(facts, machine, tidepool.data_bytes, 0))
+    let other_pool_bytes = match facts.pool.as_ref() {
+        Some(pool) if !is_in_huge_pages(machine.server_huge_bytes, pool.size_bytes) => {
+            pool.size_bytes.saturating_sub(pool.held_bytes())
+        }
+        _ => 0,
+    };
+    let own = Own {
+        held_bytes: tidepool.data_bytes,
+        idle_bytes: 0,
+        other_pool_bytes,
+        does_other_yield: false,
+    };
+    Some(fit_beside(facts, machine, own))
 }
 
-fn fit_beside(facts: &Facts, machine: &Machine, held_bytes: u64, idle_bytes: u64) -> Fit {
+/// What a pool of a fixed size has still to take. A governed one gives back what others need.
+fn tidepool_left_bytes(tidepool: &Tidepool) -> u64 {
+    let size_bytes = tidepool.size_setting_bytes.min(tidepool.limit_bytes);
+    size_bytes.saturating_sub(tidepool.data_bytes)
+}
+
+/// The pool to find a size for.
+struct Own {
+    held_bytes: u64,
+    idle_bytes: u64,
+    other_pool_bytes: u64,
+    /// Whether the other pool becomes smaller when memory is short.
+    does_other_yield: bool,
+}
+
+fn fit_beside(facts: &Facts, machine: &Machine, own: Own) -> Fit {
+    let Own { held_bytes, idle_bytes, other_pool_bytes, does_other_yield } = own;
     let headroom_bytes = share_bytes(machine.limit_bytes);
     let clients = &facts.connections;
-    let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
-    let each = if clients.pooled { clients.idle_bytes } else { clients.busy_bytes };
-    let peak_all_bytes = peak.saturating_mul(each);
-    let peak_bytes = peak_all_bytes.min(machine.limit_bytes / PEAK_SHARE);
-    let kept = headroom_bytes + peak_bytes;
+    let (peak_all_bytes, peak_bytes) = promised::of_connections(clients, machine.limit_bytes);
+    let promised_bytes = promised::left_bytes(&facts.promised);
     let room = machine.room_bytes + idle_bytes;
-    let bytes = if room >= kept {
-        held_bytes + (room - kept) / 13 * 12
-    } else {
-        held_bytes.saturating_sub(kept - room)
+    let beside = |kept: u64| {
+        let bytes = match room.checked_sub(kept) {
+            Some(free) => held_bytes + free / 13 * 12,
+            None => held_bytes.saturating_sub(kept - room),
+        };
+        bytes.saturating_sub(machine.server_swapped_bytes)
     };
-    let bytes = bytes.saturating_sub(machine.server_swapped_bytes);
+    let kept = headroom_bytes.saturating_add(other_pool_bytes);
+    let surely_kept = if does_other_yield { headroom_bytes } else { kept };
+    let busy = clients.peak_bytes(clients.busy_bytes).min(peak_bytes);
     Fit {
-        bytes,
+        bytes: beside(kept.saturating_add(peak_bytes).saturating_add(promised_bytes)),
         is_too_much: false,
         held_bytes,
         idle_bytes,
         headroom_bytes,
         peak_bytes,
         peak_all_bytes,
+        promised_bytes,
+        other_pool_bytes,
+        certain_bytes: beside(
+            surely_kept.saturating_add(busy).saturating_add(fillable_bytes(facts)),
+        ),
     }
+}
+
+/// What of the caches there is data for, as far as that is known.
+fn fillable_bytes(facts: &Facts) -> u64 {
+    let of = |promise: &Promise| match promise.name {
+        KEY_BUFFER if !facts.data.is_partial => {
+            promise.left_bytes.min(facts.data.myisam_index_bytes)
+        }
+        _ => promise.left_bytes,
+    };
+    facts.promised.iter().map(of).fold(0, u64::saturating_add)
+}
+
+/// A word on the key cache where MyISAM has next to nothing to put there; empty elsewhere.
+pub fn spare_key_buffer(facts: &Facts) -> String {
+    let Some(key) = facts.promised.iter().find(|promise| promise.name == KEY_BUFFER) else {
+        return String::new();
+    };
+    let indexes = facts.data.myisam_index_bytes;
+    if facts.data.is_partial || key.left_bytes < SPARE_BYTES || indexes > key.size_bytes / 8 {
+        return String::new();
+    }
+    format!(
+        " MyISAM's indexes are {}: SET GLOBAL key_buffer_size = {} leaves room for a larger pool.",
+        human(indexes),
+        (2 * indexes).next_multiple_of(MIB).max(8 * MIB)
+    )
 }
 
 /// The next smaller size that the server can take and people can read: steps of about 3 %.
@@ -105,7 +185,7 @@ pub fn settable(bytes: u64, pool: &Pool) -> u64 {
 }
 
 /// "all but the pool uses …", for a finding's figures.
-pub fn sentence(fit: &Fit, machine: &Machine) -> String {
+pub fn sentence(fit: &Fit, facts: &Facts, machine: &Machine) -> String {
     let others = machine
         .limit_bytes
         .saturating_sub(machine.room_bytes)
@@ -127,6 +207,20 @@ pub fn sentence(fit: &Fit, machine: &Machine) -> String {
         ));
     } else if fit.peak_bytes > 0 {
         parts.push(format!("peak connections would need another {}", human(fit.peak_bytes)));
+    }
+    if fit.promised_bytes > 0 {
+        let names = promised::named(&facts.promised);
+        let names = if names.is_empty() { names } else { format!(" ({names})") };
+        parts.push(format!(
+            "the server has reserved {} that it has not used yet{names}",
+            human(fit.promised_bytes)
+        ));
+    }
+    if fit.other_pool_bytes > 0 {
+        parts.push(format!(
+            "the server's other pool may still take {} of its size",
+            human(fit.other_pool_bytes)
+        ));
     }
     if machine.server_swapped_bytes > 0 {
         parts.push(format!("{} of the server is in swap", human(machine.server_swapped_bytes)));

@@ -10,6 +10,7 @@ use crate::server::Kind;
 
 mod connections;
 mod dedicated;
+mod promised;
 mod redo;
 
 /// A tuned MariaDB on a machine of 16 GiB with 20 GiB of data.
@@ -30,6 +31,7 @@ fn healthy() -> Facts {
         requests_ever: 1 << 40,
         reads_ever: 1 << 20,
         wait_free_ever: 0,
+        is_loaded_at_start: false,
         old_blocks_time_ms: Some(1000),
     };
     let machine = Machine {
@@ -70,9 +72,13 @@ fn healthy() -> Facts {
             connected: 60,
             busy_bytes: 1200 << 10,
             idle_bytes: 160 << 10,
+            tmp_table_bytes: 0,
+            tmp_tables_max_bytes: None,
+            running: 60,
             pooled: false,
             large: Vec::new(),
         },
+        promised: Vec::new(),
         data: Data { innodb_data_bytes: 16 * GIB, innodb_index_bytes: 4 * GIB, ..Data::default() },
         settings: Settings {
             flush_method: Some("O_DIRECT".into()),
@@ -209,7 +215,8 @@ fn what_is_free_beside_another_server_is_free_once() {
     let process = |name: &str| Process { pid: 7, name: name.into(), resident_bytes: GIB };
     machine(&mut facts).others = vec![process("java")];
     assert!(!only(&facts).risk.contains("another server"), "{}", only(&facts).risk);
-    machine(&mut facts).others.push(process("mysqld"));
+    // One that is not below the limit is among neither.
+    machine(&mut facts).servers.push(process("mysqld"));
     assert!(only(&facts).risk.contains("another server (mysqld, process 7)"));
     pool(&mut facts).free_bytes = 0;
     pool(&mut facts).reads_per_s = 4000.0;
@@ -753,6 +760,39 @@ fn innodb_beside_tidepool_needs_no_larger_log() {
 }
 
 #[test]
+fn what_was_not_seen_is_not_called_healthy() {
+    let mut facts = healthy();
+    assert_eq!(is_healthy(&facts, &[]), Some(true));
+    facts.unseen.push(crate::facts::Unseen { what: "files".into(), remedy: "GRANT".into() });
+    assert_eq!(is_healthy(&facts, &[]), None);
+    pool(&mut facts).old_blocks_time_ms = Some(0);
+    assert_eq!(is_healthy(&facts, &evaluate(&facts)), Some(false));
+    let mut remote = healthy();
+    remote.machine = None;
+    assert_eq!(is_healthy(&remote, &[]), None);
+}
+
+#[test]
+fn rules_that_need_no_sizes_speak_where_the_sizes_are_unseen() {
+    let mut facts = healthy();
+    facts.redo.as_mut().unwrap().capacity_bytes = 10 * MIB;
+    facts.kind.tidepool = true;
+    facts.data = Data { is_partial: true, ..Data::default() };
+    assert_eq!(only(&facts).rule, "redo_capacity");
+    // Seen, there are none.
+    facts.data.is_partial = false;
+    assert_eq!(evaluate(&facts), []);
+    // Nor is a pool taken for one that holds little because its data is unseen.
+    facts.data.is_partial = true;
+    facts.redo = None;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    *pool(&mut facts) = Pool { free_bytes: 10 * GIB, ..pool(&mut facts).clone() };
+    facts.connections.allowed = 4000;
+    facts.connections.busy_bytes = MIB;
+    assert_eq!(only(&facts).rule, "max_connections");
+}
+
+#[test]
 fn worst_first() {
     let mut facts = healthy();
     machine(&mut facts).swappiness = Some(60);
@@ -773,10 +813,10 @@ fn that_mariadb_backup_leaves_tables_out_is_a_note_and_no_fault() {
     assert!(finding.why.contains("of the 3 tables and none of the rows"), "{}", finding.why);
     // There is no statement to run blindly: the directory is the administrator's to choose.
     assert!(finding.set.is_empty() && finding.commands.is_empty());
-    assert!(is_healthy(&[finding]));
+    assert_eq!(is_healthy(&facts, &[finding]), Some(true));
     // It comes last, and does not hide what is wrong.
     tidepool(&mut facts).load_at_startup = Some(false);
     let findings = evaluate(&facts);
     assert_eq!(findings.last().unwrap().severity, Severity::Note);
-    assert!(findings.len() == 2 && !is_healthy(&findings));
+    assert!(findings.len() == 2 && is_healthy(&facts, &findings) == Some(false));
 }

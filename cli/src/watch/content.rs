@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::sample::Engine;
-use crate::bytes::human;
+use crate::bytes::change;
 use crate::exit::{Error, Result};
 use crate::server::{Server, text};
 
@@ -91,7 +91,7 @@ pub fn decisions(server: &mut Server) -> Result<Vec<Decision>> {
     };
     let decision = |(at, signal, from, to, reason, took_us): Columns| {
         let took = took_us.map_or(String::new(), |us| format!(" ({} ms)", us / 1000));
-        let text = format!("{} -> {}: {signal}: {reason}{took}", human(from), human(to));
+        let text = format!("{}: {signal}: {reason}{took}", change(from, to));
         Decision { at: at.unwrap_or_default(), text }
     };
     Ok(rows.into_iter().map(decision).collect())
@@ -121,22 +121,21 @@ pub fn journal(path: &std::path::Path) -> Vec<Decision> {
     let entry = |line: &str| {
         let record: serde_json::Value = serde_json::from_str(line).ok()?;
         let at = record["at"].as_str().unwrap_or_default().to_owned();
-        let size = |name: &str| human(record[name].as_u64().unwrap_or(0));
+        let size = |name: &str| record[name].as_u64().unwrap_or(0);
+        let sizes = || change(size("from_bytes"), size("to_bytes"));
         let text = match record["event"].as_str()? {
             "decision" => {
                 let would = if record["applied"] == true { "" } else { "(dry run) " };
                 format!(
-                    "{would}{} -> {}: {}: {}",
-                    size("from_bytes"),
-                    size("to_bytes"),
+                    "{would}{}: {}: {}",
+                    sizes(),
                     record["signal"].as_str().unwrap_or_default(),
                     record["reason"].as_str().unwrap_or_default()
                 )
             }
             "step" => format!(
-                "step {} -> {}, cost {} ms",
-                size("from_bytes"),
-                size("to_bytes"),
+                "step {}, cost {} ms",
+                sizes(),
                 record["lost_ms"]
                     .as_u64()
                     .unwrap_or(0)
@@ -157,12 +156,12 @@ mod tests {
     fn a_journal_is_read_backwards_and_garbage_is_skipped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("govern.jsonl");
-        let lines = "{\"at\":\"t1\",\"event\":\"decision\",\"signal\":\"room shrank\",\"from_bytes\":1048576,\"to_bytes\":524288,\"reason\":\"r\",\"applied\":true}\n\
+        let lines = "{\"at\":\"t1\",\"event\":\"decision\",\"signal\":\"room shrank\",\"from_bytes\":2097152,\"to_bytes\":1048576,\"reason\":\"r\",\"applied\":true}\n\
                      half a li\n{\"at\":\"t2\",\"event\":\"note\",\"text\":\"<b>\"}\n";
         std::fs::write(&path, lines).unwrap();
         let found = journal(&path);
         assert_eq!(found[0], Decision { at: "t2".into(), text: "<b>".into() });
-        assert_eq!(found[1].text, "1 MiB -> 512 KiB: room shrank: r");
+        assert_eq!(found[1].text, "2 MiB -> 1 MiB: room shrank: r");
         assert!(journal(&directory.path().join("none"))[0].text.contains("none"));
     }
 }

@@ -11,6 +11,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -24,7 +25,12 @@ use super::sample::{About, Engine, Sample};
 use super::wire::{self, Answer, LIMITS};
 use super::{Watched, content, metrics};
 use crate::bytes::human;
+use crate::clock::unix_ms;
 use crate::server::Server;
+
+/// A request makes the pool no smaller than its size over this, unless it says so: where the page's
+/// slider ends.
+const SMALLEST_SHARE: u64 = 8;
 
 /// What the answers are made from.
 struct Page {
@@ -92,8 +98,10 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
         (&Method::GET | &Method::HEAD, "/page.js") => {
             file("text/javascript; charset=utf-8", include_str!("page/page.js"))
         }
-        (&Method::GET, "/api/state") => state(uri.query().unwrap_or(""), &page.watched),
-        (&Method::GET, "/metrics") => {
+        (&Method::GET | &Method::HEAD, "/api/state") => {
+            state(uri.query().unwrap_or(""), &page.watched)
+        }
+        (&Method::GET | &Method::HEAD, "/metrics") => {
             with_type(text(200, &metrics::render(&page.watched)), "text/plain; version=0.0.4")
         }
         (&Method::POST, "/api/size" | "/api/content") => {
@@ -125,6 +133,7 @@ fn state(query: &str, watched: &Watched) -> Answer {
         "curve": seen.curve,
         "content": seen.content,
         "content_note": seen.content_note,
+        "content_at_ms": seen.content_at_ms,
         "content_is_costly": content::is_costly(about.engine),
         "decisions": seen.decisions,
         "decisions_note": seen.decisions_note,
@@ -165,10 +174,26 @@ fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16,
     if let Some(why) = &about.fixed {
         return Err((409, why.clone()));
     }
+    let now = last.map_or(0, |sample| sample.pool_bytes);
+    // Rounding up would take a number of MiB, or a slip, for a wish for the smallest pool.
+    if bytes < about.least_bytes {
+        let (bytes, least) = (human(bytes), human(about.least_bytes));
+        return Err((400, format!("refused: {bytes} is below the least size, {least} (in bytes)")));
+    }
+    if bytes < now / SMALLEST_SHARE && wish["below_an_eighth"] != true {
+        return Err((
+            409,
+            format!(
+                "refused: {} is less than an eighth of the present {}; \
+                 \"below_an_eighth\": true allows it",
+                human(bytes),
+                human(now)
+            ),
+        ));
+    }
     let unit = about.unit_bytes.max(1);
     let bytes = (bytes / unit * unit).max(about.least_bytes);
     let fits = last.and_then(|sample| sample.target_bytes).or(about.size_max_bytes);
-    let now = last.map_or(0, |sample| sample.pool_bytes);
     match fits {
         Some(fits) if bytes > fits && bytes > now => {
             let (bytes, fits) = (human(bytes), human(fits));
@@ -191,7 +216,9 @@ async fn costly_content(page: &Page) -> Answer {
         match rows {
             Ok(rows) => {
                 let answer = json_text(200, &json!({ "rows": rows.len() }));
-                watched.seen().content = rows;
+                let mut seen = watched.seen();
+                seen.content = rows;
+                seen.content_at_ms = Some(unix_ms(SystemTime::now()));
                 answer
             }
             Err(error) => text(502, &error.to_string()),
@@ -242,6 +269,7 @@ mod tests {
             server: "MariaDB".into(),
             place: "a socket".into(),
             engine,
+            host: None,
             p95_source: Source::OwnProbe,
             p95_words: "",
             disk_words: "",
@@ -264,9 +292,25 @@ mod tests {
         for body in ["{\"bytes\": -0}", "{\"bytes\": null}", "{\"bytes\": false}", "{}", "0"] {
             assert_eq!(wanted(body, &tidepool, None).unwrap_err().0, 400, "{body}");
         }
-        assert_eq!(wanted("{\"bytes\": 1}", &tidepool, None), Ok(4 * MIB));
-        assert_eq!(wanted("{\"bytes\": 1}", &innodb, None), Ok(5 * MIB));
+        // Nor is a number that was meant as MiB rounded up to the least that there is.
+        for about in [&innodb, &tidepool] {
+            let (status, why) = wanted("{\"bytes\": 640}", about, None).unwrap_err();
+            assert_eq!((status, why.contains("(in bytes)")), (400, true), "{why}");
+        }
+        assert_eq!(wanted("{\"bytes\": 4194304}", &tidepool, None), Ok(4 * MIB));
         assert_eq!(wanted("{\"bytes\": 7340032}", &tidepool, None), Ok(6 * MIB));
+    }
+
+    #[test]
+    fn a_pool_is_made_far_smaller_only_by_word() {
+        let about = about(Engine::Innodb, MIB, 5 * MIB);
+        let last = Sample { pool_bytes: 800 * MIB, ..Sample::default() };
+        let wish = |body: serde_json::Value| wanted(&body.to_string(), &about, Some(&last));
+        assert_eq!(wish(json!({ "bytes": 100 * MIB })), Ok(100 * MIB));
+        let (status, why) = wish(json!({ "bytes": 99 * MIB })).unwrap_err();
+        assert_eq!((status, why.contains("below_an_eighth")), (409, true), "{why}");
+        let wish = wish(json!({ "bytes": 16 * MIB, "below_an_eighth": true }));
+        assert_eq!(wish, Ok(16 * MIB));
     }
 
     #[test]

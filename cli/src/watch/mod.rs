@@ -26,9 +26,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::clock::{after, rfc3339};
+use crate::clock::{after, rfc3339, unix_ms};
 use crate::connect::{self, Target};
 use crate::exit::{Error, Result};
 use crate::facts::process::Running;
@@ -40,6 +40,8 @@ use setter::Setter;
 use totals::Totals;
 
 const EVERY: Duration = Duration::from_secs(1);
+/// A server that has refused the account is asked again after this time.
+const DENIED_EVERY: Duration = Duration::from_secs(60);
 /// Seconds between two readings of what changes slowly.
 const SLOWLY: u64 = 5;
 
@@ -87,6 +89,8 @@ pub struct Seen {
     pub curve: Curve,
     /// By table and index.
     pub content: Vec<content::Row>,
+    /// When the content was read, milliseconds since 1970.
+    pub content_at_ms: Option<u64>,
     /// Why there is no content.
     pub content_note: Option<String>,
     /// Newest first.
@@ -104,6 +108,7 @@ impl Seen {
     /// all figures are.
     fn returned(&mut self, with_another_engine: bool) {
         self.content.clear();
+        self.content_at_ms = None;
         if with_another_engine {
             *self = Seen { error: self.error.take(), ..Seen::default() };
         }
@@ -179,8 +184,12 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let guard = Guard::new(address, &options.allow_host)?;
     let mut out = std::io::stdout();
     let about = watched.about();
+    let may = match &about.fixed {
+        None => "may also set the pool's size".to_owned(),
+        Some(why) => format!("may also scan the pool's content, but not set its size: {why}"),
+    };
     let lines = format!(
-        "http://{address}/ shows {} at {}\nhttp://{address}/#token={} may also set the pool's size\n",
+        "http://{address}/ shows {} at {}\nhttp://{address}/#token={} {may}\n",
         about.server,
         about.place,
         guard.token()
@@ -202,7 +211,13 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
 
 fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |why: String| Error::Local(format!("can't listen on {address}: {why}"));
-    let wanted = address.to_socket_addrs().map_err(|e| failed(e.to_string()))?.next();
+    let unclear = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            failed("expected ADDRESS:PORT, for example 127.0.0.1:8306".into())
+        }
+        _ => failed(e.to_string()),
+    };
+    let wanted = address.to_socket_addrs().map_err(unclear)?.next();
     let wanted = wanted.ok_or_else(|| failed("no such address".into()))?;
     let listener = TcpListener::bind(wanted).map_err(|e| failed(e.to_string()))?;
     // Port 0 is any free one.
@@ -229,8 +244,12 @@ fn look(
             Err(error) if text => return Err(error),
             Err(error) => {
                 watched.seen().error = Some(error.to_string());
+                let mut wait = EVERY;
                 while !over() {
-                    sleep(EVERY);
+                    let until = Instant::now() + wait;
+                    while !over() && Instant::now() < until {
+                        sleep(Duration::from_millis(50));
+                    }
                     let again = Server::connect(&watched.target)
                         .and_then(|server| Sampler::new(server, options.engine, process));
                     match again {
@@ -239,7 +258,10 @@ fn look(
                             sampler = again;
                             break;
                         }
-                        Err(error) => watched.seen().error = Some(error.to_string()),
+                        Err(error) => {
+                            wait = pause_after(&error);
+                            watched.seen().error = Some(error.to_string());
+                        }
                     }
                 }
             }
@@ -255,6 +277,15 @@ fn look(
         }
     }
     Ok(())
+}
+
+/// How long to wait after a failed try to connect. A server that refuses the account writes each
+/// try into its log, and may lock the account after some.
+fn pause_after(error: &Error) -> Duration {
+    match error {
+        Error::Denied { .. } => DENIED_EVERY,
+        _ => EVERY,
+    }
 }
 
 fn look_once(
@@ -283,7 +314,10 @@ fn look_once(
         let rows = content::rows(sampler.server(), engine);
         let mut seen = watched.seen();
         match rows {
-            Ok(rows) => (seen.content, seen.content_note) = (rows, None),
+            Ok(rows) => {
+                (seen.content, seen.content_note) = (rows, None);
+                seen.content_at_ms = Some(unix_ms(SystemTime::now()));
+            }
             Err(error @ Error::Gone(_)) => return Err(error),
             Err(error) => seen.content_note = Some(error.to_string()),
         }
@@ -334,6 +368,21 @@ mod tests {
         let found = newest_first(others, own);
         let texts: Vec<&str> = found.iter().map(|decision| decision.text.as_str()).collect();
         assert_eq!(texts, ["newest", "second", "first", "oldest"]);
+    }
+
+    #[test]
+    fn an_address_without_a_port_is_refused_with_an_example() {
+        let error = listen("18306").unwrap_err();
+        assert_eq!(error.code(), 8);
+        assert!(error.to_string().contains("expected ADDRESS:PORT"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_refuses_the_account_is_asked_rarely() {
+        let (place, user, why) = (String::new(), String::new(), String::new());
+        let denied = Error::Denied { place: place.clone(), user, why: why.clone() };
+        assert_eq!(pause_after(&denied), DENIED_EVERY);
+        assert_eq!(pause_after(&Error::NoServer { place, why }), EVERY);
     }
 
     #[test]

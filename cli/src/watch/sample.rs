@@ -18,7 +18,8 @@ use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
 use crate::facts::machine::{huge_bytes, process_io};
-use crate::facts::process::{Running, server_process};
+use crate::facts::process::{Running, chosen_process};
+use crate::govern::reserve::{Reserve, counted};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
 
@@ -83,7 +84,8 @@ pub struct Sample {
     pub data_bytes: u64,
     /// What fits now, as the governor sees it.
     pub target_bytes: Option<u64>,
-    /// Share of logical reads served from memory in this second; `None` when there was none.
+    /// Share of logical reads served from memory in this second; `None` when there were
+    /// hardly any.
     pub hit_ratio: Option<f64>,
     /// Logical reads.
     pub requests_per_s: f64,
@@ -104,6 +106,8 @@ pub struct About {
     pub server: String,
     /// Socket or address.
     pub place: String,
+    /// The host's name, as the server says it.
+    pub host: Option<String>,
     /// Whose pool.
     pub engine: Engine,
     /// Where the percentile comes from.
@@ -120,7 +124,7 @@ pub struct About {
     pub least_bytes: u64,
     /// The most it can be set to at all.
     pub size_max_bytes: Option<u64>,
-    /// Why it can't be set while the server runs, where it can't.
+    /// Why it can't be set while the server runs, or by this user, where it can't.
     pub fixed: Option<String>,
 }
 
@@ -148,6 +152,8 @@ pub struct Sampler {
     before: Option<Before>,
     totals: Totals,
     measured: Measured,
+    /// What the server has reserved beside its pools.
+    reserve: Reserve,
     about: About,
 }
 
@@ -156,6 +162,8 @@ struct Before {
     at: Instant,
     status: Named,
     io: Option<(u64, u64)>,
+    /// This program's statements since the look before.
+    asked: u64,
     /// In and out.
     swap_pages: Option<(u64, u64)>,
 }
@@ -187,16 +195,22 @@ impl Sampler {
         let latency = Latency::new(&mut server, &variables)?;
         // The one that was named is gone when the server has come back.
         let named = process.filter(|process| process.runs(&Root::default()));
-        let process = named.or_else(|| server_process(&mut server, &variables));
+        let process = chosen_process(&mut server, &variables, named)?;
         let pid = process.map(|process| process.pid);
         let can = resizing(&kind, &variables);
         let (unit_bytes, least_bytes) = match engine {
             Engine::Innodb => (can.unit_bytes, can.least_bytes),
             Engine::Tidepool => (TIDEPOOL_UNIT_BYTES, TIDEPOOL_LEAST_BYTES),
         };
+        let may_not = match server.check_may_set("setting the pool's size") {
+            Ok(()) => None,
+            Err(error @ Error::Gone(_)) => return Err(error),
+            Err(error) => Some(error.to_string()),
+        };
         let about = About {
             server: kind.to_string(),
             place: server.target().place(),
+            host: variables.get("hostname").cloned(),
             engine,
             p95_source: latency.source(),
             p95_words: latency.source().words(),
@@ -209,7 +223,7 @@ impl Sampler {
             unit_bytes,
             least_bytes,
             size_max_bytes: can.most_bytes.filter(|_| engine == Engine::Innodb),
-            fixed: can.why_not(&kind).filter(|_| engine == Engine::Innodb),
+            fixed: can.why_not(&kind).filter(|_| engine == Engine::Innodb).or(may_not),
         };
         Ok(Sampler {
             server,
@@ -222,6 +236,7 @@ impl Sampler {
             before: None,
             totals: Totals::default(),
             measured: Measured::default(),
+            reserve: Reserve::default(),
             about,
         })
     }
@@ -247,6 +262,9 @@ impl Sampler {
         }
         let p95_ms = self.latency.p95_ms(&mut self.server)?;
         let status = self.server.status()?;
+        // Up to this statement: the server has counted it.
+        let asked = self.server.take_asked();
+        self.reserve.observe(&mut self.server, &status)?;
         // The counters' moment, not that of what is asked next: on a slow server they differ.
         let at = Instant::now();
         let size = format!("SELECT @@GLOBAL.{}_buffer_pool_size", self.engine.prefix());
@@ -257,7 +275,7 @@ impl Sampler {
             signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
         let cpu_s = self.machine.as_ref().and_then(|(_, process)| cpu_seconds(process.pid));
         self.totals = Totals::new(self.engine, &status, io, swap_pages, cpu_s);
-        let now = Before { at, status, io, swap_pages };
+        let now = Before { at, status, io, asked, swap_pages };
         let sample = self
             .before
             .as_ref()
@@ -311,8 +329,8 @@ impl Sampler {
         };
         Sample {
             at_ms: unix_ms(SystemTime::now()),
-            // Ours is not one of the load's: about four statements a look.
-            qps: rate("questions"),
+            // Ours are not the load's.
+            qps: (rate("questions") - now.asked as f64 / elapsed).max(0.0),
             p95_ms,
             disk_read_mb_s,
             disk_write_mb_s,
@@ -324,8 +342,7 @@ impl Sampler {
             governed,
             data_bytes,
             target_bytes,
-            hit_ratio: (requests_per_s > 0.0)
-                .then(|| (1.0 - reads_per_s / requests_per_s).max(0.0)),
+            hit_ratio: hit_ratio(requests_per_s, reads_per_s).filter(|_| !is_loading(&now.status)),
             requests_per_s,
             reads_per_s,
             threads_running: value("threads_running").unwrap_or(0),
@@ -345,7 +362,12 @@ impl Sampler {
         };
         let huge_bytes =
             self.machine.as_ref().map_or(0, |(_, process)| self.engine.huge_bytes(process.pid));
-        fits(&self.governor, signals, &pool, huge_bytes)
+        let limit_bytes = signals.room().map_or(0, |room| room.limit_bytes);
+        let reserved_bytes = match self.engine {
+            Engine::Innodb => self.reserve.bytes(limit_bytes),
+            Engine::Tidepool => self.reserve.bytes_beside_pools(limit_bytes),
+        };
+        fits(&self.governor, &counted(signals, reserved_bytes), &pool, huge_bytes)
     }
 
     /// What was counted up to the last look.
@@ -362,6 +384,11 @@ impl Sampler {
         if self.engine == Engine::Tidepool {
             match tidepool_advice(&mut self.server) {
                 Ok(points) if points.is_empty() => {}
+                // An engine that was not read yet predicts hits at any size.
+                Ok(points) if points.iter().all(|point| point.hit_ratio >= 1.0) => {
+                    note =
+                        Some("Nothing was read from disk yet, so there is no prediction.".into());
+                }
                 Ok(points) => return Ok(Curve { predicted: true, points, note }),
                 Err(error @ Error::Privilege { .. }) => note = Some(error.to_string()),
                 Err(error) => return Err(error),
@@ -369,6 +396,21 @@ impl Sampler {
         }
         Ok(Curve { predicted: false, points: self.measured.points(), note })
     }
+}
+
+/// No more logical reads a second may be this program's own.
+const OWN_PER_S: f64 = 50.0;
+
+/// Of one second. More reads than requests are no queries': the server loads its list of pages.
+fn hit_ratio(requests_per_s: f64, reads_per_s: f64) -> Option<f64> {
+    (requests_per_s >= OWN_PER_S && reads_per_s <= requests_per_s)
+        .then(|| 1.0 - reads_per_s / requests_per_s)
+}
+
+/// Whether InnoDB reads the pages of its list after a start: it counts them as reads of queries.
+fn is_loading(status: &Named) -> bool {
+    let words = status.get("innodb_buffer_pool_load_status");
+    words.is_some_and(|words| words.starts_with("Loaded ") || words.contains("oading"))
 }
 
 /// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and
@@ -476,6 +518,20 @@ mod tests {
         assert_eq!(fits(8 * GIB), None);
         // A few are something else's.
         assert_eq!(fits(64 * MIB), fits(0));
+    }
+
+    #[test]
+    fn a_pool_that_is_being_loaded_has_no_hit_ratio() {
+        assert_eq!(hit_ratio(1000.0, 250.0), Some(0.75));
+        assert_eq!(hit_ratio(1706.0, 8312.0), None);
+        // Of an idle server the probe is all there is: no word on the pool.
+        assert_eq!(hit_ratio(20.0, 0.0), None);
+        let status = |words: &str| {
+            let name = "innodb_buffer_pool_load_status".to_owned();
+            is_loading(&Named::from([(name, words.to_owned())]))
+        };
+        assert!(status("Loaded 4096/8312 pages") && status("Loading buffer pool(s) from /x"));
+        assert!(!status("Buffer pool(s) load completed at 261127  1:50:00") && !status(""));
     }
 
     #[test]

@@ -21,9 +21,9 @@ use crate::server::Server;
 /// The most that one step may cost of the queries' work.
 const MAX_STALL: Duration = Duration::from_millis(100);
 
-/// A step of another program is waited for so long. One takes less than a second, and a `govern` at
-/// work rests between two.
-const TURN: Duration = Duration::from_secs(3);
+/// A step of another program is waited for so long: longer than the pool waits for a holder of the
+/// lock that resizes nothing, or whose step makes no progress.
+const TURN: Duration = Duration::from_secs(25);
 
 /// Lines of the log that are kept.
 const LINES: usize = 50;
@@ -47,19 +47,38 @@ pub struct Progress {
 impl Progress {
     /// The wish for `wanted`, or the newer one that was heard on the way to it, was carried out, or
     /// failed.
-    fn end(&mut self, wanted: u64, result: Result<u64>) {
+    fn end(&mut self, wanted: u64, result: Result<Done>) {
         // A wish that came in the last moment is the next round's.
-        self.running = result.as_ref().is_ok_and(|&done| self.wanted_bytes != Some(done));
+        self.running = result.as_ref().is_ok_and(|done| self.wanted_bytes != Some(done.bytes));
         let line = match &result {
-            Ok(done) => told(*done),
+            // Nothing happened.
+            Ok(done) if !done.changed => {
+                self.error = None;
+                return;
+            }
+            Ok(done) => told(done.bytes),
             Err(error) => format!("{}: {error}", told(self.wanted_bytes.unwrap_or(wanted))),
         };
         self.error = result.err().map(|error| error.to_string());
+        self.note(line);
+    }
+
+    /// Adds a line to the decision log.
+    fn note(&mut self, line: String) {
         if self.log.len() >= LINES {
             self.log.remove(0);
         }
         self.log.push((unix_ms(SystemTime::now()), line));
     }
+}
+
+/// A request that was carried out.
+#[derive(Debug, Clone, Copy)]
+struct Done {
+    /// The size, or 0.
+    bytes: u64,
+    /// Whether the pool had another one before.
+    changed: bool,
 }
 
 /// What a wish is in the log.
@@ -91,7 +110,9 @@ impl Setter {
             let (engine, wanted) = self.wait();
             let result = match engine {
                 Engine::Innodb => self.set_innodb(target, wanted),
-                Engine::Tidepool => set_tidepool(target, wanted).map(|()| wanted),
+                Engine::Tidepool => {
+                    set_tidepool(target, wanted).map(|()| Done { bytes: wanted, changed: true })
+                }
             };
             self.update(|progress| progress.end(wanted, result));
         }
@@ -100,6 +121,16 @@ impl Setter {
     /// Requests a size of this engine's pool; returns at once.
     pub fn wish(&self, engine: Engine, bytes: u64) {
         self.update(|progress| {
+            if let Some(before) = progress.wanted_bytes.filter(|&b| progress.running && b != bytes)
+            {
+                progress.note(match before {
+                    0 => "left to its engine: replaced on the way by a newer request".into(),
+                    bytes => {
+                        let bytes = human(bytes);
+                        format!("request for {bytes}: replaced on the way by a newer one")
+                    }
+                });
+            }
             progress.engine = Some(engine);
             progress.wanted_bytes = Some(bytes);
             progress.running = true;
@@ -129,23 +160,28 @@ impl Setter {
     }
 
     /// Returns the newest request, which it has carried out.
-    fn set_innodb(&self, target: &Target, first: u64) -> Result<u64> {
+    fn set_innodb(&self, target: &Target, first: u64) -> Result<Done> {
         let mut pool = InnodbPool::new(Server::connect(target)?)?;
         let probe = Probe::start(target)?;
         probe.attend(true);
         let mut stride = Stride::new(pool.unit_bytes.max(MIB), MAX_STALL);
         let mut size = pool.state()?.size_bytes;
+        let begin_size = size;
         let mut busy_since = None;
         // Some normal time to compare with.
         sleep(AFTER);
         loop {
             let wanted = self.progress().wanted_bytes.unwrap_or(first);
             let next = stride.next(size, wanted, false);
+            let changed = size != begin_size;
             if next == size {
-                return Ok(wanted);
+                return Ok(Done { bytes: wanted, changed });
             }
             let begin = Instant::now();
-            let now = match pool.set_size(next, PREPARE)? {
+            let set = pool.set_size(next, PREPARE)?;
+            let notices = pool.take_notices();
+            self.update(|progress| notices.into_iter().for_each(|notice| progress.note(notice)));
+            let now = match set {
                 Set::Done(now) => now,
                 Set::Busy(holder) => {
                     if busy_since.get_or_insert(begin).elapsed() > TURN {
@@ -164,7 +200,7 @@ impl Setter {
             let direction = if next < size { Direction::Shrink } else { Direction::Grow };
             stride.learn(direction, size.abs_diff(now), cost);
             if now == size {
-                return Ok(wanted);
+                return Ok(Done { bytes: wanted, changed });
             }
             size = now;
             sleep(stride.rest(cost, false));
@@ -183,16 +219,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_wish_that_a_newer_one_overtakes_leaves_a_line() {
+        let setter = Setter::default();
+        setter.wish(Engine::Innodb, 15 * MIB);
+        setter.wish(Engine::Innodb, 15 * MIB);
+        assert!(setter.progress().log.is_empty(), "the same again");
+        setter.wish(Engine::Innodb, 64 * MIB);
+        let log = setter.progress().log;
+        assert_eq!(log[0].1, "request for 15 MiB: replaced on the way by a newer one");
+    }
+
+    #[test]
     fn the_log_tells_the_size_that_was_set_and_not_one_that_was_given_up() {
         let mut progress = Progress { wanted_bytes: Some(200 * MIB), ..Progress::default() };
+        let done = |bytes| Ok(Done { bytes, changed: true });
+        progress.end(200 * MIB, Ok(Done { bytes: 200 * MIB, changed: false }));
+        assert!(progress.log.is_empty() && !progress.running, "nothing has changed");
         // The wish for 100 MiB was replaced on the way.
-        progress.end(100 * MIB, Ok(200 * MIB));
+        progress.end(100 * MIB, done(200 * MIB));
         assert!(!progress.running, "there is no newer one");
         assert_eq!(progress.log[0].1, "set by this page to 200 MiB");
-        progress.end(0, Ok(0));
+        progress.end(0, done(0));
         assert_eq!(progress.log[1].1, "left by this page to its engine to govern");
         progress.wanted_bytes = Some(300 * MIB);
-        progress.end(200 * MIB, Ok(200 * MIB));
+        progress.end(200 * MIB, done(200 * MIB));
         assert!(progress.running, "a newer one is to be carried out");
         for _ in 0..2 * LINES {
             progress.end(MIB, Err(Error::Gone("test".into())));

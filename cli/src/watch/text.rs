@@ -97,13 +97,13 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
     };
     row(name, human(last.pool_bytes), series(&|s| s.pool_bytes as f64));
     row(
-        "fits",
+        "maximum",
         last.target_bytes.map_or_else(dash, human),
         series(&|s| s.target_bytes.unwrap_or(0) as f64),
     );
     text.push_str(&format!("\np95 of {}\n", about.p95_words));
     if !seen.content.is_empty() {
-        text.push_str("\nin the pool\n");
+        text.push_str("\nbuffer pool contents\n");
     }
     for entry in seen.content.iter().take(10) {
         text.push_str(&format!(

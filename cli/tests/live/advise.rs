@@ -191,3 +191,69 @@ fn advice_changes_nothing() {
     assert!(aborted.iter().all(|(_, count)| *count == 0), "{aborted:?}");
     assert!(!server.error_log().contains("Aborted"), "{}", server.error_log());
 }
+
+/// A server of 64 MiB below a limit of 448 MiB, whose key cache of 192 MiB is empty and can fill.
+pub fn beside_a_key_cache(group: &Cgroup, name: &str) -> Option<Server> {
+    group.limit(448 * MIB);
+    let args = [
+        "--innodb-buffer-pool-size=64M",
+        "--innodb-log-file-size=96M",
+        "--innodb-log-buffer-size=4M",
+        "--innodb-lru-scan-depth=100",
+        "--key-buffer-size=192M",
+        "--aria-pagecache-buffer-size=8M",
+        "--tmp-table-size=1M",
+    ];
+    let server = group.start(|| innodb(name, &args))?;
+    fill(&server, 256);
+    let mut conn = server.connect_to("test");
+    for statement in [
+        "CREATE TABLE keyed (k BINARY(250) NOT NULL) ENGINE=MyISAM PACK_KEYS=0",
+        "INSERT INTO keyed SELECT LPAD(seq, 250, '0') FROM seq_1_to_600000",
+        "SET SESSION myisam_sort_buffer_size = 8388608",
+        "ALTER TABLE keyed ADD KEY (k)",
+    ] {
+        conn.query_drop(statement).unwrap();
+    }
+    Some(server)
+}
+
+/// Reads all of both tables into their caches.
+pub fn fill_both(server: &Server) {
+    let mut conn = server.connect_to("test");
+    for _ in 0..2 {
+        conn.query_drop("SELECT COUNT(*) FROM filler WHERE v <> ''").expect("the server lives");
+    }
+    conn.query_drop("LOAD INDEX INTO CACHE keyed").expect("the server lives");
+    conn.query_drop("SELECT COUNT(*) FROM filler WHERE v <> ''").expect("the server lives");
+}
+
+/// The unused blocks of the key cache, bytes.
+fn key_cache_left(server: &Server) -> u64 {
+    let query = "SHOW GLOBAL STATUS LIKE 'Key_blocks_unused'";
+    let row: Option<(String, u64)> = server.connect().query_first(query).unwrap();
+    row.unwrap().1 * 1024
+}
+
+#[test]
+fn the_size_that_is_advised_leaves_room_for_a_key_cache_that_is_empty() {
+    let Some(group) = Cgroup::new("advise-key") else { return };
+    let Some(server) = beside_a_key_cache(&group, "advise-key") else { return };
+    let left = key_cache_left(&server);
+    assert!(left > 120 * MIB, "{left}: nothing was read of it");
+    let rows = 256 * 64 * 14;
+    let reader = Reader::start(&server, rows);
+    let (report, rules) = until(|| {
+        let advice = advise(&server);
+        advice.1.iter().any(|rule| rule.starts_with("pool_too")).then_some(advice)
+    });
+    drop(reader);
+    let finding = finding(&report, &rules[0]);
+    assert!(finding["why"].as_str().unwrap().contains("key_buffer_size"), "{finding:#}");
+    apply(&server, finding);
+    fill_both(&server);
+    assert!(key_cache_left(&server) + 100 * MIB < left, "it has filled");
+    // Alive, and with room: nothing had to go to swap either.
+    assert!(group.usage() <= 448 * MIB);
+    drop(server);
+}

@@ -185,6 +185,23 @@ fn a_missing_privilege_is_named_by_its_grant() {
     );
     assert!(text.contains("data size unknown ("), "{text}");
     assert!(text.contains("some checks were skipped") && !text.contains("Healthy"), "{text}");
+    let check = |user: &str| {
+        let mut command = tidepool(server.socket());
+        command.args([user, "advise", "--check", "--json", "--interval=0.1"]);
+        let output = command.output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report["healthy"].clone())
+    };
+    // What was not seen is not healthy.
+    assert_eq!(check("--user=poor"), (Some(3), serde_json::Value::Null));
+    assert_eq!(check("--user=root"), (Some(0), true.into()));
+    // -h is the host, as it is to every client.
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidepool"))
+        .args(["--defaults-file=/dev/null", "advise", "--check", "-h", "127.0.0.1", "-P", "1"])
+        .output()
+        .unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(3), String::new()));
+    assert!(stderr(&output).contains("no server at 127.0.0.1:1"), "{}", stderr(&output));
     server.connect().query_drop(grant).unwrap();
     let text = stdout(&run());
     assert!(!text.contains("Skipped:") && !text.contains("unknown"), "{text}");

@@ -217,6 +217,15 @@ impl Browser {
         look();
         act(json!([{ "type": "pointerUp", "button": 0 }]));
     }
+
+    /// Presses a key, by WebDriver's letter for it, on the element of this id.
+    fn key(&self, id: &str, key: &str) {
+        self.value(&format!("document.getElementById('{id}').focus()"));
+        let strokes =
+            json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
+        let actions = json!({ "actions": [{ "type": "key", "id": "keys", "actions": strokes }] });
+        self.command("/actions", &actions);
+    }
 }
 
 impl Drop for Browser {
@@ -313,6 +322,28 @@ fn the_page_draws_and_its_slider_resizes_the_server() {
         assert!(text.as_str().unwrap().contains("predicted"), "{text}");
         assert_eq!(pool_size(&server), 64 * MIB, "it was set before it was let go");
     });
+    // Nor does it set anything when it is let go, or by a key, before that is confirmed.
+    let picked = || browser.value("picked").as_u64();
+    let dragged = picked().expect("a size is shown");
+    browser.key("size", "\u{e012}");
+    assert!(picked().unwrap() < dragged, "{:?} after {dragged}", picked());
+    browser.key("size", "\u{e011}");
+    assert_eq!(picked(), browser.value("least").as_u64());
+    // A key moves it by a unit at least, also where a notch is less.
+    browser.key("size", "\u{e014}");
+    assert_eq!(picked().unwrap(), browser.value("least + unit").as_u64().unwrap());
+    assert_eq!(
+        (pool_size(&server), browser.value("setting.wanted_bytes")),
+        (64 * MIB, Value::Null)
+    );
+    browser.key("size", "\u{e00c}");
+    assert_eq!(
+        (picked(), browser.value("document.getElementById('confirm').hidden")),
+        (None, true.into())
+    );
+    assert_eq!(pool_size(&server), 64 * MIB, "Escape leaves it as it is");
+    browser.drag(thumb, thumb / 2.0, || {});
+    browser.value("document.getElementById('set').click()");
     let deadline = Instant::now() + PATIENCE;
     while pool_size(&server) == 64 * MIB {
         assert!(Instant::now() < deadline, "{}", browser.value("document.body.innerText"));
@@ -346,15 +377,16 @@ fn a_governed_pool_can_be_fixed_by_the_slider_and_left_to_its_engine_by_the_butt
         browser.value("Number(document.getElementById('size').value) / 1000").as_f64().unwrap();
     browser.drag(thumb, thumb / 2.0, || {
         let text = browser.value("document.getElementById('mode').innerText");
-        assert!(text.as_str().unwrap().starts_with("On release: fixed at "), "{text}");
+        assert!(text.as_str().unwrap().starts_with("If it is set: fixed at "), "{text}");
         assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
     });
+    browser.key("size", "\u{e007}");
     browser.until(&mode("Fixed: "));
     browser.until(&format!("!setting.running && {button} === 'on'"));
     let fixed = global(&server, "tidepool_buffer_pool_size");
     assert!(fixed >= 4 * MIB && fixed.is_multiple_of(2 * MIB), "{fixed}");
     // It is the engine's least that the slider ends at, and the page's figures say so.
-    let small = json!({ "bytes": 4 * MIB }).to_string();
+    let small = json!({ "bytes": 4 * MIB, "below_an_eighth": true }).to_string();
     assert_eq!(page.post("/api/size", &small, &[]).0, 202);
     browser.until("document.getElementById('least').textContent === '4 MiB'");
     browser.until("samples[samples.length - 1].pool_bytes === 4 * MIB");

@@ -12,6 +12,7 @@ use mysql::prelude::Queryable;
 use rustix::process::{Pid, Signal, kill_process};
 use tidepool_tests::server::Server;
 
+use crate::advise::{beside_a_key_cache, fill_both};
 use crate::cgroup::Cgroup;
 use crate::{Reader, fill, innodb, stderr, stdout, tidepool};
 
@@ -188,7 +189,7 @@ fn shrinking(name: &str) -> (Server, Govern) {
     let server = innodb(name, &args);
     fill(&server, 200);
     let mut command = tidepool(server.socket());
-    command.args(["govern", "--apply", "--max=64M", "--min=16M"]).stderr(Stdio::piped());
+    command.args(["govern", "--apply", "--max=64M", "--min=16M"]);
     let govern = Govern::start(&mut command);
     (server, govern)
 }
@@ -224,12 +225,107 @@ fn a_connection_killed_in_the_middle_of_a_step_leaves_no_setting_behind() {
             break;
         }
     }
-    let status = govern.child.wait().unwrap();
+    govern.line("connected again");
+    assert_eq!(settings(&mut conn), before, "{:#?}", govern.seen);
+    // And it goes on to the end.
+    while pool_size(&server) != 64 * MIB {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    assert_eq!(settings(&mut conn), before, "{:#?}", govern.seen);
+}
+
+#[test]
+fn an_account_that_keeps_the_lock_stops_no_step() {
+    let server = innodb("govern-lock", &["--innodb-buffer-pool-size=96M"]);
+    let mut other = server.connect();
+    for statement in
+        ["CREATE USER poor@localhost IDENTIFIED BY ''", "CREATE DATABASE IF NOT EXISTS test"]
+    {
+        other.query_drop(statement).unwrap();
+    }
+    let options = mysql::OptsBuilder::new()
+        .socket(Some(server.socket().to_str().unwrap()))
+        .user(Some("poor"));
+    let mut poor = Conn::new(options).unwrap();
+    let locked: Option<u64> = poor.query_first("SELECT GET_LOCK('tidepool_resize', 0)").unwrap();
+    assert_eq!(locked, Some(1));
+    let before = settings(&mut other);
+    let args = ["govern", "--apply", "--max=64M", "--min=16M"];
+    let mut govern = Govern::start(tidepool(server.socket()).args(args));
+    let line = govern.line("the lock is ignored");
+    assert!(line.contains("poor@localhost") && line.contains("KILL "), "{line}");
+    govern.line("-> 64 MiB");
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) != 64 * MIB {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(settings(&mut other), before, "none was touched beside another's step");
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    drop(poor);
+}
+
+#[test]
+fn a_frozen_server_does_not_keep_it_from_ending() {
+    let server = innodb("govern-frozen", &["--innodb-buffer-pool-size=64M"]);
+    let mut command = tidepool(server.socket());
+    let mut govern = Govern::start(command.args(["govern", "--apply"]).stderr(Stdio::piped()));
+    govern.line("governing");
+    let process = Pid::from_raw(server.pid().unwrap().cast_signed()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    govern.signal(Signal::TERM);
     let mut text = String::new();
     govern.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    let status = govern.child.wait().unwrap();
+    kill_process(process, Signal::CONT).unwrap();
     assert_eq!(status.code(), Some(7), "{text}");
-    assert_eq!(settings(&mut conn), before, "{text}");
-    assert!(!text.contains("may have stayed"), "{text}");
+    assert!(text.contains("stopped; the server went away: it does not answer"), "{text}");
+}
+
+#[test]
+fn a_second_governor_waits_for_the_first() {
+    let server = innodb("govern-second", &["--innodb-buffer-pool-size=96M"]);
+    let start = |max: &str| {
+        Govern::start(tidepool(server.socket()).args(["govern", "--apply", "--min=16M", max]))
+    };
+    let mut first = start("--max=80M");
+    first.line("step 96 MiB ->");
+    let mut second = start("--max=48M");
+    let line = second.line("governs this server already");
+    assert!(line.contains(&format!("process {} governs", first.child.id())), "{line}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(pool_size(&server), 80 * MIB);
+    // A dry run sets nothing, and so need not wait.
+    let dry = ["govern", "--duration=1"];
+    assert!(tidepool(server.socket()).args(dry).output().unwrap().status.success());
+    first.signal(Signal::KILL);
+    first.child.wait().unwrap();
+    second.line("step 80 MiB -> 48 MiB");
+    // A size that somebody else sets is not passed over in silence.
+    server.connect().query_drop("SET GLOBAL innodb_buffer_pool_size = 41943040").unwrap();
+    second.line("another program or a person has changed the pool's size from 48 MiB to 40 MiB");
+    second.signal(Signal::TERM);
+    second.line("stopped");
+}
+
+#[test]
+fn a_process_that_the_server_is_not_is_not_taken_for_it() {
+    let server = innodb("govern-pid", &["--innodb-buffer-pool-size=64M"]);
+    let own = std::process::id();
+    for command in ["govern", "watch"] {
+        let args = [command, "--duration=1", &format!("--pid={own}")];
+        let output = tidepool(server.socket()).args(args).output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(&format!("is process {}", server.pid().unwrap())), "{text}");
+    }
+    let args = ["govern", "--duration=1", &format!("--pid={}", server.pid().unwrap())];
+    let output = tidepool(server.socket()).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
@@ -466,4 +562,33 @@ fn a_pool_larger_than_its_cgroup_is_not_killed() {
     govern.signal(Signal::TERM);
     govern.line("stopped");
     drop((conn, server));
+}
+
+#[test]
+fn a_key_cache_that_fills_at_once_beside_a_governed_pool_kills_no_server() {
+    let Some(group) = Cgroup::new("govern-key") else { return };
+    let Some(server) = beside_a_key_cache(&group, "govern-key") else { return };
+    let mut conn = server.connect_to("test");
+    conn.query_drop("SET GLOBAL innodb_buffer_pool_size = 301989888").unwrap();
+    conn.query_drop("SELECT COUNT(*) FROM filler WHERE v <> ''").unwrap();
+    let args = ["govern", "--apply", "--min=16M"];
+    let mut govern = Govern::start(tidepool(server.socket()).args(args));
+    let line = govern.line("shrink 288 MiB ->");
+    assert!(line.contains("is reserved by the server and not taken yet"), "{line}");
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) > 144 * MIB {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    fill_both(&server);
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    assert!(!govern.seen.iter().any(|line| line.contains("cannot save")), "{:#?}", govern.seen);
+    // More than there is: said before anything is done.
+    conn.query_drop("SET GLOBAL key_buffer_size = 805306368").unwrap();
+    let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--min=16M"]));
+    let line = govern.line("govern cannot save this server");
+    assert!(line.contains("key_buffer_size"), "{line}");
+    assert!(!govern.seen.iter().any(|line| line.contains("shrink")), "{:#?}", govern.seen);
+    drop((govern, conn, server));
 }

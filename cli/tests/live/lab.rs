@@ -44,7 +44,7 @@ fn a_neighbour_ends_by_its_schedule_and_refuses_another() {
 #[test]
 fn an_unknown_experiment_is_refused_with_the_names_of_those_there_are() {
     let output = Command::new(PROGRAM).args(["lab", "run", "swop"]).output().unwrap();
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2), "as any command line that is wrong");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("there is no experiment swop; there are swap, pressure"), "{text}");
 }

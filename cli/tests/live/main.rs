@@ -9,6 +9,7 @@ mod lab;
 mod mysql_server;
 mod salvage;
 mod tidepool_server;
+mod tls;
 mod watch;
 
 use std::path::Path;

@@ -177,13 +177,14 @@ fn the_page_leaves_a_pool_of_a_fixed_size_to_its_engine_again() {
         })
     };
     let state = is(true);
-    // What is less the engine makes this much, and so does the page.
+    // What is less the engine makes this much.
     let least = state["about"]["least_bytes"].as_u64().unwrap();
     server.connect().query_drop("SET GLOBAL tidepool_buffer_pool_size = 1").unwrap();
     assert_eq!(global(&server, "tidepool_buffer_pool_size"), least);
     is(false);
-    for (asked, set) in [(16 * MIB, 16 * MIB), (0, 0), (1, least), (0, 0)] {
-        let (status, body) = page.post("/api/size", &format!("{{\"bytes\": {asked}}}"), &[]);
+    for (asked, set) in [(16 * MIB, 16 * MIB), (0, 0), (least + 1, least), (0, 0)] {
+        let wish = format!("{{\"bytes\": {asked}, \"below_an_eighth\": true}}");
+        let (status, body) = page.post("/api/size", &wish, &[]);
         assert_eq!((status, body), (202, format!("{{\"bytes\":{set}}}")));
         let state = page.state_with(|state| state["setting"]["running"] == false);
         assert_eq!(state["setting"]["error"], Value::Null);
@@ -226,10 +227,10 @@ fn what_takes_a_privilege_is_said_with_its_grant() {
         stdout(&command.args(["--user=poor", "advise", "--interval=0.3"]).output().unwrap())
     };
     let text = advise();
-    let unseen = format!("Skipped: Tidepool's miss-ratio curve\n    requires: {grant}\n");
+    let unseen = format!("Skipped: Tidepool's miss-ratio curve\n    requires: {grant};\n");
     assert!(text.contains(&unseen), "{text}");
     // The sizes of tables take another.
-    let tables = "    requires: GRANT SELECT ON *.* TO 'poor'@'localhost'\n";
+    let tables = "    requires: GRANT SELECT ON *.* TO 'poor'@'localhost';\n";
     assert!(text.contains(tables), "{text}");
 
     let page = Page::start(&server, &["--user=poor"]);
@@ -240,10 +241,11 @@ fn what_takes_a_privilege_is_said_with_its_grant() {
     assert_eq!(state["curve"]["predicted"], false);
     assert_eq!(state["error"], Value::Null);
     let (status, body) = page.post("/api/size", &format!("{{\"bytes\": {}}}", 32 * MIB), &[]);
-    assert_eq!(status, 202, "{body}");
-    let state = page.state_with(|state| state["setting"]["error"].is_string());
-    let error = state["setting"]["error"].as_str().unwrap();
-    assert!(error.contains("GRANT SUPER ON *.* TO 'poor'@'localhost'"), "{error}");
+    // It is not offered what it may not do, and not said to be on the way there.
+    assert_eq!(status, 409, "{body}");
+    for error in [body.as_str(), state["about"]["fixed"].as_str().unwrap()] {
+        assert!(error.contains("GRANT SUPER ON *.* TO 'poor'@'localhost'"), "{error}");
+    }
 
     server.connect().query_drop(grant).unwrap();
     let text = advise();

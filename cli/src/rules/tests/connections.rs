@@ -17,6 +17,9 @@ fn large_buffers() -> Facts {
         connected: 5,
         busy_bytes: 385 * MIB,
         idle_bytes: 160 << 10,
+        tmp_table_bytes: 0,
+        tmp_tables_max_bytes: None,
+        running: 0,
         pooled: false,
         large: vec![
             LargeBuffer { name: "sort_buffer_size", bytes: 256 * MIB },
@@ -57,9 +60,10 @@ fn of_connections_that_share_a_pool_of_threads_few_are_busy() {
 fn a_busiest_time_that_would_take_all_is_counted_as_a_quarter_of_the_limit() {
     let facts = large_buffers();
     let fit = room::fit(&facts).unwrap();
-    assert_eq!((fit.peak_bytes, fit.peak_all_bytes), (4 * GIB, 120 * 385 * MIB));
-    let words = room::sentence(&fit, facts.machine.as_ref().unwrap());
-    assert!(words.contains("could need 45.1 GiB, of which 4 GiB"), "{words}");
+    let peak = 125 * 385 * MIB - 5 * facts.connections.idle_bytes;
+    assert_eq!((fit.peak_bytes, fit.peak_all_bytes), (4 * GIB, peak));
+    let words = room::sentence(&fit, &facts, facts.machine.as_ref().unwrap());
+    assert!(words.contains("could need 47.0 GiB, of which 4 GiB"), "{words}");
 }
 
 #[test]
@@ -91,4 +95,16 @@ fn a_pool_is_not_told_to_be_nothing_where_others_have_taken_the_memory() {
             assert!(!rules.contains(&"pool_too_small"), "{size}: {rules:?}");
         }
     }
+}
+
+#[test]
+fn no_more_connections_are_advised_than_come() {
+    let mut facts = large_buffers();
+    (facts.connections.allowed, facts.connections.used_max) = (5000, 3);
+    facts.connections.connected = 1;
+    let finding = only(&facts);
+    assert_eq!(finding.rule, "max_connections");
+    assert_eq!(finding.set[2], "SET GLOBAL max_connections = 151;");
+    facts.connections.used_max = 100;
+    assert_eq!(only(&facts).set[2], "SET GLOBAL max_connections = 400;");
 }

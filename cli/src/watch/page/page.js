@@ -8,7 +8,10 @@ const token = new URLSearchParams(location.hash.slice(1)).get("token");
 const tone = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
 let samples = [], about = null, curve = { points: [] }, setting = {}, span = 300, hover = null;
-let dragging = false, effect = null, looked = null;
+// The size that the slider shows and that is not set yet, bytes; null when it shows the pool's.
+let picked = null, effect = null;
+// When the newest sample came, on this page's own clock, and whether the server answers.
+let heardAt = 0, isSilent = false;
 
 // --- numbers for people ---------------------------------------------------------------------------------------
 const known = value => value !== null && value !== undefined;
@@ -29,6 +32,11 @@ function bytes(value) {
 }
 const percent = value => known(value) ? (value * 100).toFixed(value > 0.99 && value < 1 ? 2 : 1) + " %" : "–";
 const clock = ms => new Date(ms).toLocaleTimeString([], { hour12: false });
+/** A time of a log, which is in UTC, on this browser's clock as the graph's times are. */
+function local(text) {
+  const at = new Date(text);
+  return Number.isNaN(at.getTime()) ? text : at.toLocaleDateString() + " " + clock(at);
+}
 
 function element(tag, text, cls) {
   const made = document.createElement(tag);
@@ -43,9 +51,9 @@ const BANDS = [
     right: [["p95", "p95", s => s.p95_ms, "p95"]], rightUnit: v => short(v) + " ms" },
   { share: 0.34, left: [["read", "disk read", s => s.disk_read_mb_s, "read"], ["write", "disk write", s => s.disk_write_mb_s, "write"],
                         ["swap", "swap", s => s.swap_mb_s, "swap"]], leftUnit: v => short(v) + " MB/s",
-    right: [["hit", "hit ratio", s => known(s.hit_ratio) ? s.hit_ratio * 100 : null, "hit"]], rightUnit: v => short(v) + " %", rightMax: 100 },
+    right: [["hit", "miss ratio", s => known(s.hit_ratio) ? (1 - s.hit_ratio) * 100 : null, "hit"]], rightUnit: v => short(v) + " %" },
   { share: 0.26, left: [["data", "used", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
-                        ["fits", "fits", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
+                        ["fits", "available maximum", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
 ];
 
 function canvasOf(id) {
@@ -73,7 +81,9 @@ const LEFT = 66, RIGHT = 58, TOP = 6, GAP = 30, BOTTOM = 18;
 
 function drawGraph() {
   const { draw, width, height } = canvasOf("graph");
-  const end = samples.length ? samples[samples.length - 1].at_ms : Date.now();
+  // A server that is silent has no samples, and the graph goes on all the same.
+  const silence = isSilent ? performance.now() - heardAt : 0;
+  const end = samples.length ? samples[samples.length - 1].at_ms + silence : Date.now();
   const start = end - span * 1000;
   const shown = samples.filter(s => s.at_ms >= start - 1500);
   const x = ms => LEFT + (ms - start) / (end - start) * (width - LEFT - RIGHT);
@@ -90,7 +100,7 @@ function drawGraph() {
     grid(draw, area, leftMax, band.leftUnit, width);
     for (const series of band.left) line(draw, shown, series, x, area, leftMax, band, cap);
     if (band.right) {
-      const rightMax = band.rightMax || ceiling(highest(band.right) * 1.05);
+      const rightMax = ceiling(highest(band.right) * 1.05);
       draw.textAlign = "left";
       draw.fillStyle = tone(band.right[0][3]);
       draw.fillText(band.rightUnit(rightMax), width - RIGHT + 6, area.top + 4);
@@ -109,7 +119,7 @@ function legend(draw, band, y, width, last, cap) {
   let at = LEFT;
   for (const [, label, value, color] of band.left) {
     const above = cap && last && known(value(last)) && value(last) > cap;
-    const name = above ? `${label}: ${band.leftUnit(value(last))}, above this scale` : label;
+    const name = above ? `${label}: ${band.leftUnit(value(last))} ↑` : label;
     draw.fillStyle = tone(color);
     draw.fillRect(at, y - 7, 9, 9);
     draw.fillStyle = tone("soft");
@@ -117,6 +127,9 @@ function legend(draw, band, y, width, last, cap) {
     at += draw.measureText(name).width + 30;
   }
   let right = width - RIGHT;
+  const wide = (band.right || []).reduce((sum, one) => sum + draw.measureText(one[1]).width + 20, 0);
+  // On a narrow screen it goes below the other one.
+  if (right - wide < at) y += 13;
   for (const [, name, , color] of band.right || []) {
     right -= draw.measureText(name).width;
     draw.fillStyle = tone("soft");
@@ -142,28 +155,32 @@ function line(draw, shown, [key, , value, color], x, area, max, band, cap) {
   draw.strokeStyle = draw.fillStyle = tone(color);
   draw.lineWidth = 1.6;
   draw.setLineDash(key === "fits" ? [5, 4] : []);
-  draw.beginPath();
-  let last = null, first = null;
+  // A gap of several seconds is a gap, not a slope: each run of samples is a line, and an area, by itself.
+  const runs = [];
+  let last = null;
   for (const sample of shown) {
     const v = value(sample);
     if (!known(v) || (cap && v > cap)) { last = null; continue; }
-    const px = Math.max(LEFT, x(sample.at_ms)), py = area.bottom - Math.min(1, v / max) * (area.bottom - area.top);
-    // A gap of several seconds is a gap, not a slope.
-    if (last === null || sample.at_ms - last.at > 5000) draw.moveTo(px, py);
-    else draw.lineTo(px, py);
-    first = first || px;
-    last = { at: sample.at_ms, px };
+    if (last === null || sample.at_ms - last > 5000) runs.push([]);
+    runs[runs.length - 1].push([Math.max(LEFT, x(sample.at_ms)), area.bottom - Math.min(1, v / max) * (area.bottom - area.top)]);
+    last = sample.at_ms;
   }
-  draw.stroke();
-  draw.setLineDash([]);
-  if ((key === "data" || key === "qps") && last && first !== null) {
-    draw.lineTo(last.px, area.bottom); draw.lineTo(first, area.bottom); draw.closePath();
+  for (const run of runs) {
+    draw.globalAlpha = 1;
+    draw.beginPath();
+    run.forEach(([px, py], i) => i ? draw.lineTo(px, py) : draw.moveTo(px, py));
+    draw.stroke();
+    if (key !== "data" && key !== "qps") continue;
+    draw.lineTo(run[run.length - 1][0], area.bottom); draw.lineTo(run[0][0], area.bottom); draw.closePath();
     draw.globalAlpha = key === "data" ? 0.35 : 0.1; draw.fill(); draw.globalAlpha = 1;
   }
+  draw.setLineDash([]);
 }
 
 function times(draw, start, end, x, height) {
-  const step = span <= 120 ? 20e3 : span <= 300 ? 60e3 : 180e3;
+  // As close as the labels have room.
+  const room = (x(start + 1000) - x(start)) / 70;
+  const step = [20e3, 60e3, 180e3, 300e3].find(step => step / 1000 * room >= 1) || 600e3;
   draw.textAlign = "center";
   draw.fillStyle = tone("soft");
   for (let at = Math.ceil(start / step) * step; at <= end; at += step) {
@@ -177,8 +194,9 @@ function mark(draw, at, height, text, color) {
   draw.setLineDash([3, 3]);
   draw.beginPath(); draw.moveTo(at, TOP + 14); draw.lineTo(at, height - BOTTOM); draw.stroke();
   draw.setLineDash([]);
-  draw.textAlign = "left";
-  draw.fillText(text, at + 4, TOP + 26);
+  const isAtEnd = at + 4 + draw.measureText(text).width > draw.canvas.clientWidth - RIGHT;
+  draw.textAlign = isAtEnd ? "right" : "left";
+  draw.fillText(text, at + (isAtEnd ? -4 : 4), TOP + 26);
 }
 
 function showTip(draw, shown, x, width, height) {
@@ -228,7 +246,7 @@ function drawCurve() {
   get("curvenote").hidden = !curve.note;
   get("curvenote").textContent = curve.note || "";
   const chosen = chosenSize();
-  const sizes = points.map(p => p.size_bytes).concat(last ? [last.pool_bytes] : [], dragging ? [chosen] : []).filter(s => s > 0);
+  const sizes = points.map(p => p.size_bytes).concat(last ? [last.pool_bytes] : [], known(picked) ? [chosen] : []).filter(s => s > 0);
   if (!sizes.length) return;
   const low = Math.min(...sizes) / 1.3, high = Math.max(...sizes) * 1.3;
   const area = { left: 52, right: width - 12, top: 22, bottom: height - 22 };
@@ -268,7 +286,7 @@ function drawCurve() {
     draw.fillText(text, x(size) + (x(size) > width * 0.6 ? -5 : 5), area.top + row * 13);
   };
   if (last) upright(last.pool_bytes, "current: " + bytes(last.pool_bytes), "pool", 0);
-  if (dragging && chosen > 0) upright(chosen, bytes(chosen), "fits", 1);
+  if (known(picked) && chosen > 0) upright(chosen, bytes(chosen), "fits", 1);
 }
 
 // --- the slider -------------------------------------------------------------------------------------------------
@@ -278,10 +296,10 @@ size.min = 0; size.max = NOTCHES; size.step = 1;
 let least = MIB, most = MIB, unit = MIB;
 const sizeAt = notch => Math.max(about.least_bytes, Math.round(least * (most / least) ** (notch / NOTCHES) / unit) * unit);
 const notchOf = bytes => most > least ? Math.round(Math.log(bytes / least) / Math.log(most / least) * NOTCHES) : NOTCHES;
-/** What the slider says: while it is held, else what is wanted or is. */
+/** What the slider says: what was picked and not set yet, else what is wanted or is. */
 function chosenSize() {
   const last = samples[samples.length - 1];
-  if (dragging) return sizeAt(Number(size.value));
+  if (known(picked)) return picked;
   return setting.running && setting.wanted_bytes > 0 ? setting.wanted_bytes : last ? last.pool_bytes : 0;
 }
 
@@ -295,7 +313,7 @@ function updateSlider() {
   const last = samples[samples.length - 1];
   if (!last || !about) return;
   const now = last.pool_bytes, fits = last.target_bytes;
-  if (!dragging) {
+  if (!known(picked)) {
     unit = Math.max(1, about.unit_bytes);
     // From an eighth of today's size, but no less than the engine takes, to what fits, or to four times today's where nobody knows.
     most = Math.max(now, Math.min(known(fits) ? fits : now * 4, now * 16));
@@ -303,11 +321,14 @@ function updateSlider() {
     least = Math.max(about.least_bytes, Math.ceil(now / 8 / unit) * unit);
     size.value = notchOf(chosenSize());
   }
-  size.disabled = !token || known(about.fixed);
+  size.disabled = !token || known(about.fixed) || isSilent;
+  get("confirm").hidden = !known(picked);
+  get("confirmnote").textContent = known(picked) ? `${bytes(now)} → ${bytes(picked)}: nothing is set yet` : "";
+  get("set").textContent = known(picked) ? `Set to ${bytes(picked)}` : "";
   size.setAttribute("aria-valuetext", bytes(chosenSize()));
   get("least").textContent = bytes(least);
   get("most").textContent = bytes(most);
-  get("fits").textContent = known(fits) ? "fits: " + bytes(fits) : "";
+  get("fits").textContent = known(fits) ? `available maximum: ${bytes(fits)}` : "";
   get("chosen").textContent = bytes(chosenSize());
   updateMode(last);
   get("setnote").textContent = setting.error ? setting.error
@@ -322,7 +343,7 @@ function updateSlider() {
 function updateMode(last) {
   get("mode").hidden = !known(last.governed);
   const governed = setting.running ? setting.wanted_bytes === 0 : last.governed;
-  const words = dragging ? ["On release", `: fixed at ${bytes(chosenSize())}, even if more memory is free.`]
+  const words = known(picked) ? ["If it is set", `: fixed at ${bytes(picked)}, even if more memory is free.`]
     : governed ? ["Automatic", ": grows to fill free memory while it helps."]
     : ["Fixed", ": no more than this, whatever is free."];
   get("modenote").replaceChildren(element("b", words[0]), words[1]);
@@ -333,7 +354,7 @@ function updateMode(last) {
 function updatePrediction(last) {
   const rows = [];
   const recent = figures(samples.slice(-10));
-  if (dragging) {
+  if (known(picked)) {
     const predicted = predict(chosenSize());
     rows.push(["", "now", "predicted"]);
     rows.push(["hit ratio", percent(recent.hit), predicted ? percent(predicted.hit) : "not known"]);
@@ -356,13 +377,45 @@ function updatePrediction(last) {
     [element("dt", name), ...cells.map(cell => element("dd", cell, name === "" ? "top" : ""))]));
 }
 
-size.addEventListener("input", () => { dragging = true; updateSlider(); drawCurve(); });
-size.addEventListener("change", () => { dragging = false; setSize(sizeAt(Number(size.value))); });
-get("govern").addEventListener("click", () => setSize(0));
+/** Shows a size with its prediction. Nothing is set before the button, or Enter. */
+function pick(bytes) {
+  picked = known(bytes) ? Math.min(most, Math.max(least, bytes)) : null;
+  if (known(picked)) size.value = notchOf(picked);
+  updateSlider(); drawCurve();
+}
+function setPicked() {
+  const wanted = picked;
+  pick(null);
+  if (known(wanted)) setSize(wanted);
+}
+/** The size after a key; undefined for a key that means nothing here. A key moves it by a unit at least: a notch may be less. */
+function sizeAfter(key) {
+  const now = chosenSize();
+  const by = notches => {
+    const next = sizeAt(Math.min(NOTCHES, Math.max(0, notchOf(now) + notches)));
+    return notches > 0 ? Math.max(next, now + unit) : Math.min(next, now - unit);
+  };
+  const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 50, PageDown: -50 };
+  return key in moves ? by(moves[key]) : { Home: least, End: most }[key];
+}
+size.addEventListener("input", () => pick(sizeAt(Number(size.value))));
+size.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  const next = sizeAfter(event.key);
+  if (known(next)) pick(next);
+  else if (event.key === "Enter") setPicked();
+  else if (event.key === "Escape") pick(null);
+  else return;
+  event.preventDefault();
+});
+get("set").addEventListener("click", setPicked);
+get("cancel").addEventListener("click", () => pick(null));
+get("govern").addEventListener("click", () => { pick(null); setSize(0); });
 
 /** 0 leaves it to the engine. */
 async function setSize(wanted) {
   const last = samples[samples.length - 1], predicted = wanted > 0 ? predict(wanted) : null;
+  // What the slider can show is no less than an eighth of the size that the page has seen; that may have changed since.
   const answer = await post("/api/size", { bytes: wanted });
   if (answer.ok) {
     effect = { at: Date.now(), from: last.pool_bytes, before: figures(samples.slice(-10)), predicted };
@@ -388,6 +441,7 @@ function tiles(last) {
     ["swap", short(last.swap_mb_s), "MB/s", known(last.server_swapped_bytes) && last.server_swapped_bytes > 0 ? "swap; " + bytes(last.server_swapped_bytes) + " in it" : "swap"],
     ["pool", bytes(last.pool_bytes), "", last.governed ? "pool, governed" : known(last.target_bytes) ? bytes(last.target_bytes) + " would fit" : "pool size"],
   ];
+  get("now").classList.toggle("stale", isSilent);
   get("now").replaceChildren(...rows.map(([color, value, unit, name]) => {
     const tile = element("div", null, "tile"), figure = element("b", value);
     tile.style.setProperty("--tone", `var(--${color})`);
@@ -398,13 +452,15 @@ function tiles(last) {
 }
 
 function showContent(state) {
-  const rows = state.content || [];
+  // Less would be shown as 0.0.
+  const rows = (state.content || []).filter(row => row.mb >= 0.05);
   get("content").hidden = !rows.length;
+  get("parts").textContent = rows.some(row => known(row.mb_hot)) ? "hot · cold" : "share";
   get("look").hidden = !state.content_is_costly;
   get("look").disabled = !token;
   const cost = "Scanning INNODB_BUFFER_PAGE blocks queries, for seconds on a large pool.";
   get("contentnote").textContent = state.content_note || (state.content_is_costly
-    ? (looked && rows.length ? `As of ${clock(looked)}. ` : "") + cost + (token ? "" : " It needs the token.") : rows.length ? "" : "Nothing is known.");
+    ? (known(state.content_at_ms) && rows.length ? `As of ${clock(state.content_at_ms)}. ` : "") + cost + (token ? "" : " It needs the token.") : rows.length ? "" : "Nothing is known.");
   const most = Math.max(...rows.map(row => row.mb), 0.001);
   get("content").tBodies[0].replaceChildren(...rows.slice(0, 40).map(row => {
     const line = element("tr"), bar = element("td", null, "bar"), share = element("div", null, "share");
@@ -426,28 +482,38 @@ function showDecisions(list, note) {
   get("nodecisions").textContent = note || "None yet.";
   get("decisions").replaceChildren(...list.map(decision => {
     const item = element("li");
-    item.append(element("time", decision.at), decision.text);
+    const time = element("time", local(decision.at));
+    time.dateTime = time.title = decision.at;
+    item.append(time, decision.text);
     return item;
   }));
 }
 
 get("look").addEventListener("click", async () => {
   get("look").disabled = true;
-  get("look").textContent = "looking …";
+  get("look").textContent = "Scanning …";
   const answer = await post("/api/content", {});
-  if (answer.ok) looked = Date.now();
-  get("look").textContent = "look again";
+  get("look").textContent = "Scan again";
   await update();
   if (!answer.ok) get("contentnote").textContent = await answer.text();
 });
 get("spans").addEventListener("click", event => {
   if (!event.target.dataset.s) return;
   span = Number(event.target.dataset.s);
-  for (const button of get("spans").children) button.classList.toggle("on", button === event.target);
+  for (const button of get("spans").children) button.setAttribute("aria-pressed", String(button === event.target));
   drawGraph();
 });
 get("graph").addEventListener("pointermove", event => { hover = event.offsetX; drawGraph(); });
 get("graph").addEventListener("pointerleave", () => { hover = null; drawGraph(); });
+get("graph").addEventListener("keydown", event => {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (event.key === "Escape") hover = null;
+  else if (by) hover = Math.min(get("graph").clientWidth - RIGHT, Math.max(LEFT, (hover ?? get("graph").clientWidth - RIGHT) + by * 8));
+  else return;
+  event.preventDefault();
+  drawGraph();
+});
+get("graph").addEventListener("blur", () => { hover = null; drawGraph(); });
 addEventListener("resize", () => { drawGraph(); drawCurve(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawGraph(); drawCurve(); });
 
@@ -467,18 +533,24 @@ async function update() {
     if (!answer.ok) throw new Error(await answer.text());
     state = await answer.json();
   } catch (error) {
+    isSilent = true;
     complain("tidepool watch does not answer: " + error.message);
+    get("now").classList.add("stale");
+    drawGraph();
+    updateSlider();
     return;
   }
   // The server came back with another engine: what there is was of another pool.
-  if (about && about.engine !== state.about.engine) { samples = []; effect = null; }
+  if (about && about.engine !== state.about.engine) { samples = []; effect = null; picked = null; }
   ({ about, curve, setting } = state);
   // After the server's clock was set back, what came before it has times that are still to come.
   if (state.samples.length) samples = samples.filter(s => s.at_ms < state.samples[0].at_ms);
   samples = samples.concat(state.samples).slice(-900);
-  get("server").textContent = `${about.server} · ${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
-  document.title = `tidepool watch: ${about.place}`;
+  get("server").textContent = `${about.server} · ${about.host ? about.host + " " : ""}${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
+  document.title = `tidepool watch: ${about.host || about.place}`;
   get("sources").textContent = `p95: ${about.p95_words}. Disk: ${about.disk_words}.` + (about.local ? "" : " Host metrics are unavailable: swap and the size that fits are unknown.");
+  isSilent = Boolean(state.error);
+  if (state.samples.length) heardAt = performance.now();
   complain(state.error);
   const last = samples[samples.length - 1];
   if (last) tiles(last);
