@@ -40,7 +40,7 @@ impl PackedFile {
     /// # Errors
     /// The file is as before, and the next checkpoint writes the same.
     pub fn checkpoint(&self) -> Result<()> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.writer_for_change()?;
         if writer.since_checkpoint == 0 {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl PackedFile {
         let top = appender.fill(spot, Object::Top, (META_CODEC, &top));
         tables.push((Object::Top, top));
         appender.finish();
-        appender.write()?;
+        appender.write(writer)?;
 
         let mut tails = appender.chain.tails;
         for stream in Stream::ALL.map(Stream::index) {
@@ -124,7 +124,7 @@ impl PackedFile {
             top: Some(top),
             tails,
         };
-        self.write_root(&root)?;
+        self.write_root(writer, &root)?;
 
         // The root is durable.
         appender.chain.tails = tails;
@@ -149,13 +149,13 @@ impl PackedFile {
     }
 
     /// Writes both copies of a root, and syncs them.
-    pub(super) fn write_root(&self, root: &Root) -> Result<()> {
+    pub(super) fn write_root(&self, writer: &mut Writer, root: &Root) -> Result<()> {
         let mut slot = AlignedBuf::zeroed(2 * BLOCK);
         let block = root.encode();
         slot[..BLOCK].copy_from_slice(&block);
         slot[BLOCK..].copy_from_slice(&block);
         self.file.write_at(&slot, Root::slot_offset(root.number))?;
-        Ok(self.file.sync_data()?)
+        self.sync(writer)
     }
 
     /// Cuts segments off the end that nothing needs.

@@ -36,7 +36,7 @@ impl PackedFile {
         self.file.read_at(&mut bytes, start)?;
         let (stream, named) = self.named(&bytes);
 
-        let mut writer = self.writer.lock();
+        let mut writer = self.writer_for_change()?;
         if is_filled(&writer.chain.tails, victim.segment) {
             // It was emptied and is being filled again.
             return Ok(Cleaned::default());

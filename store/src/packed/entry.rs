@@ -3,7 +3,7 @@
 //! ```text
 //!  0  place   u64   bits 0–39 offset in units of 64 bytes; 40–56 length in bytes; 57–59 codec
 //!  8  crc     u32   CRC32C of the image's bytes and of what it is the image of
-//! 12  run     u32   sequence number of the run that holds it
+//! 12  run     u32   low bits of the number of the run that holds it
 //! ```
 //! Sixteen zero bytes: there is no image.
 //!
@@ -33,7 +33,7 @@ pub struct Entry {
     pub codec: Codec,
     /// Checksum of the image and its identity.
     pub crc: u32,
-    /// The run that holds the image.
+    /// Low bits of the number of the run that holds the image.
     pub run: u32,
 }
 
@@ -107,7 +107,7 @@ pub struct Identity {
     pub file: u64,
     /// Page, node of the map, or part of a table of the file.
     pub object: Object,
-    /// The run that holds the image.
+    /// Low bits of the number of the run that holds the image.
     pub run: u32,
 }
 

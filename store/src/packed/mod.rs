@@ -39,18 +39,22 @@ mod file;
 mod geometry;
 mod map;
 mod open;
+mod read;
 mod root;
 mod run;
 mod segments;
 #[cfg(test)]
 mod tests;
 mod write;
+mod write_all;
 
 pub use clean::Cleaned;
 pub use codec::Codec;
 pub use entry::{Entry, Object};
 pub use error::{Error, Result};
-pub use file::{Found, PackedFile, Settings, Usage};
+pub use file::{Access, Found, PackedFile, Settings, Usage};
+pub use read::{Merging, Wanted, Window};
 pub use run::Stream;
 pub use segments::Victim;
-pub use write::{Image, Prepared, write_all};
+pub use write::{Image, Prepared};
+pub use write_all::{Threads, write_all};

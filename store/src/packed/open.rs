@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use super::checkpoint::decode_top;
 use super::entry::Object;
 use super::error::{Error, Result};
-use super::file::{Chain, PackedFile, Settings, Writer};
+use super::file::{Access, Chain, PackedFile, Settings, Writer};
 use super::geometry::{BLOCK, Geometry, ROOT_BLOCKS};
 use super::map::Map;
 use super::root::{Root, Slot, Tail, VERSION};
@@ -55,12 +55,14 @@ impl PackedFile {
             top: None,
             tails,
         };
-        let packed = PackedFile::with_root(file, settings, &root);
-        packed.write_root(&root)?;
+        let packed = PackedFile::with_root(file, (settings, Access::ReadWrite), &root);
+        packed.write_root(&mut packed.writer.lock(), &root)?;
         Ok(packed)
     }
 
-    /// Opens a packed file, as its newest durable run left it. Writes nothing.
+    /// Opens a packed file, as its newest durable run left it. Writes nothing; for
+    /// [`Access::ReadWrite`] it syncs the file first, since a process that was killed may have left
+    /// bytes that a power cut can still take.
     ///
     /// `known` is a run that the caller knows to have been durable, from
     /// [`super::Usage::sequence`]; 0 if it knows none. So an older copy of the file in its place is
@@ -70,10 +72,18 @@ impl PackedFile {
     /// [`Error::File`] if it is no packed file, is of another directory, space, page size or
     /// version, or has lost a run that was durable. [`Error::Corrupt`] if a part of the map is
     /// spoilt.
-    pub fn open(file: Arc<dyn StorageFile>, settings: Settings, known: u32) -> Result<PackedFile> {
+    pub fn open(
+        file: Arc<dyn StorageFile>,
+        settings: Settings,
+        access: Access,
+        known: u64,
+    ) -> Result<PackedFile> {
+        if access == Access::ReadWrite {
+            file.sync_data()?;
+        }
         let root = newest_root(&*file)?;
         check(&root, &settings, file.name())?;
-        let mut packed = PackedFile::with_root(file, settings, &root);
+        let mut packed = PackedFile::with_root(file, (settings, access), &root);
         packed.load_tables(&root)?;
         let links = packed.follow_chain()?;
         packed.apply(links)?;
@@ -87,7 +97,11 @@ impl PackedFile {
         Ok(packed)
     }
 
-    fn with_root(file: Arc<dyn StorageFile>, settings: Settings, root: &Root) -> PackedFile {
+    fn with_root(
+        file: Arc<dyn StorageFile>,
+        (settings, access): (Settings, Access),
+        root: &Root,
+    ) -> PackedFile {
         let geometry = Geometry::new(root.page_size);
         let chain = Chain {
             sequence: root.sequence,
@@ -102,10 +116,12 @@ impl PackedFile {
             tables: Vec::new(),
             since_checkpoint: 0,
             must_checkpoint: false,
+            failed_sync: None,
         };
         PackedFile {
             file,
             settings,
+            access,
             number: root.file,
             geometry,
             writer: Mutex::new(writer),
@@ -189,7 +205,7 @@ impl PackedFile {
                 if header.stream == stream
                     && header.file == self.number
                     && header.previous == chain.checksum
-                    && Some(header.sequence) == chain.sequence.checked_add(1)
+                    && header.sequence == chain.sequence + 1
                     && fits
                 {
                     return Ok(Some(Link { segment, header, changes, checksum }));
@@ -244,7 +260,7 @@ impl PackedFile {
 
     /// A run behind the end of the chain that says that the chain's successor was durable. Looked
     /// for where the successor could lie, and behind it.
-    fn durable_behind(&self, chain: &Chain) -> Result<Option<u32>> {
+    fn durable_behind(&self, chain: &Chain) -> Result<Option<u64>> {
         let len = self.file.len()?;
         for tail in &chain.tails {
             for (segment, block) in self.places(tail) {
@@ -278,7 +294,7 @@ impl PackedFile {
                 let Object::Page { space, no } = *object else {
                     return Err(self.corrupt(*object, "it is in a run of pages"));
                 };
-                if entry.is_some_and(|entry| entry.run != link.header.sequence) {
+                if entry.is_some_and(|entry| entry.run != link.header.sequence as u32) {
                     return Err(self.corrupt(*object, "its run says that it is of another one"));
                 }
                 self.find(space, no)?;

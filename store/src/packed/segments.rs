@@ -22,7 +22,7 @@ pub struct Segments {
     geometry: Geometry,
     /// Units of images in use, by segment.
     live: Vec<u32>,
-    /// The newest run in the segment.
+    /// The newest run in the segment: the low 32 bits of its number.
     newest: Vec<u32>,
     empty: BTreeSet<u32>,
     /// Segments with runs since the last checkpoint.
@@ -86,9 +86,9 @@ impl Segments {
     }
 
     /// Notes that `run`, written since the last checkpoint, lies in the segment.
-    pub fn pin(&mut self, segment: u32, run: u32) {
+    pub fn pin(&mut self, segment: u32, run: u64) {
         self.pinned.insert(segment);
-        self.newest[segment as usize] = run;
+        self.newest[segment as usize] = run as u32;
     }
 
     /// Notes that the cleaner has gone through the segment.
@@ -158,7 +158,7 @@ impl Segments {
     /// Ousterhout's measure: room × age / work. On recorded page writes the cleaner writes a third
     /// less than by room alone.) `run` is the newest run. Segments that are empty, pinned, filled
     /// by a stream or cleaned since the last checkpoint are none.
-    pub fn victim(&self, tails: &[Tail; STREAMS], run: u32) -> Option<Victim> {
+    pub fn victim(&self, tails: &[Tail; STREAMS], run: u64) -> Option<Victim> {
         let candidates = (0..self.count()).filter(|segment| {
             self.live[*segment as usize] > 0
                 && !self.pinned.contains(segment)
@@ -171,7 +171,7 @@ impl Segments {
             units: (self.geometry.bytes_of(segment) / super::geometry::UNIT as u64) as u32,
         };
         let worth = |victim: &Victim| {
-            let age = run.saturating_sub(self.newest[victim.segment as usize]);
+            let age = (run as u32).wrapping_sub(self.newest[victim.segment as usize]);
             (1.0 - victim.share()) * f64::from(age) / (1.0 + victim.share())
         };
         candidates.map(victim).max_by(|a, b| worth(a).total_cmp(&worth(b)))

@@ -9,10 +9,13 @@ use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, Stream, pack};
 use super::segments::Segments;
-use crate::storage::{AlignedBuf, IoOp, Storage};
+use crate::storage::{AlignedBuf, IoOp, StorageFile};
+
+/// Pages that [`PackedFile::forget_from`] frees with one sync.
+const FREED_MAX: usize = 4096;
 
 /// The image of a page, made by [`Codec::encode`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The space.
     pub space: u32,
@@ -103,9 +106,7 @@ impl<'a> Appender<'a> {
         (kind, stream): (RunKind, Stream),
         blocks: u32,
     ) -> Result<usize> {
-        let sequence = self.chain.sequence.checked_add(1).ok_or_else(|| {
-            self.file.damaged("it has had 2^32 runs: copy its table into a new one")
-        })?;
+        let sequence = self.chain.sequence + 1;
         let tail = &mut self.chain.tails[stream.index()];
         let segment = tail.segment.expect("there is room in it");
         let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
@@ -130,7 +131,7 @@ impl<'a> Appender<'a> {
     /// Puts an image in its place.
     pub fn fill(&mut self, spot: Spot, object: Object, (codec, image): (Codec, &[u8])) -> Entry {
         assert_eq!(spot.len, image.len(), "the image has the length that was placed");
-        let run = self.drafts[spot.draft].header.sequence;
+        let run = self.drafts[spot.draft].header.sequence as u32;
         let crc = Identity { file: self.file.number, object, run }.checksum(image);
         let entry = Entry { codec, crc, ..self.place_of(spot) };
         let draft = &mut self.drafts[spot.draft];
@@ -144,7 +145,7 @@ impl<'a> Appender<'a> {
     pub fn place_of(&self, spot: Spot) -> Entry {
         let draft = &self.drafts[spot.draft];
         let unit = draft.offset / UNIT as u64 + u64::from(spot.unit);
-        let (len, run) = (spot.len as u32, draft.header.sequence);
+        let (len, run) = (spot.len as u32, draft.header.sequence as u32);
         Entry { unit, len, codec: Codec::Raw, crc: 0, run }
     }
 
@@ -184,12 +185,12 @@ impl<'a> Appender<'a> {
     }
 
     /// Writes and syncs the runs.
-    pub fn write(&self) -> Result<()> {
+    pub fn write(&self, writer: &mut Writer) -> Result<()> {
         for mut op in self.ops() {
             op.run();
             op.result?;
         }
-        Ok(self.file.file.sync_data()?)
+        self.file.sync(writer)
     }
 
     /// What the runs say, in order.
@@ -247,7 +248,7 @@ impl PackedFile {
     /// # Errors
     /// [`Error::Storage`] also if the disk is full; the file is as it was.
     pub fn prepare(&self, stream: Stream, images: &[Image]) -> Result<Prepared<'_>> {
-        self.prepare_with(self.writer.lock(), stream, images)
+        self.prepare_with(self.writer_for_change()?, stream, images)
     }
 
     pub(super) fn prepare_with<'a>(
@@ -282,18 +283,71 @@ impl PackedFile {
     pub fn write(&self, stream: Stream, images: &[Image]) -> Result<()> {
         self.prepare(stream, images)?.write()
     }
+
+    /// Frees all pages of `space` from number `no` on. The caller excludes writes of such pages.
+    ///
+    /// # Errors
+    /// Some of the pages may be free by then: it can be called again.
+    pub fn forget_from(&self, space: u32, no: u32) -> Result<()> {
+        let mut next = Some(no);
+        while next.is_some() {
+            let mut freed = Vec::new();
+            while freed.len() < FREED_MAX
+                && let Some(at) = next
+            {
+                let found = self.next_page(space, at)?;
+                let free = |no| Image { space, no, codec: Codec::Raw, bytes: Vec::new() };
+                freed.extend(found.map(free));
+                next = found.and_then(|no| no.checked_add(1));
+            }
+            if !freed.is_empty() {
+                self.write(Stream::Flushed, &freed)?;
+            }
+            if self.wants_checkpoint() {
+                self.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs the file. A failure is final.
+    pub(super) fn sync(&self, writer: &mut Writer) -> Result<()> {
+        self.file.sync_data().map_err(|error| {
+            writer.failed_sync = Some(error.clone());
+            error.into()
+        })
+    }
 }
 
-impl Prepared<'_> {
+impl<'a> Prepared<'a> {
     /// Writes and syncs the batch, and publishes it.
-    pub(super) fn write(self) -> Result<()> {
-        self.appender.write()?;
+    pub(super) fn write(mut self) -> Result<()> {
+        self.appender.write(&mut self.writer)?;
         self.publish();
         Ok(())
     }
 
+    /// The writes of the batch, which are to end before the sync.
+    pub(super) fn ops(&self) -> impl Iterator<Item = IoOp<'_>> {
+        self.appender.ops()
+    }
+
+    /// The file.
+    pub(super) fn io_file(&self) -> &'a dyn StorageFile {
+        &*self.file.file
+    }
+
+    /// The batch has failed.
+    pub(super) fn fail(mut self, error: &Error) {
+        if let Error::Storage(storage) = error
+            && error.is_failed_sync()
+        {
+            self.writer.failed_sync = Some(storage.clone());
+        }
+    }
+
     /// The images are durable: the map leads to them from now on.
-    fn publish(self) {
+    pub(super) fn publish(self) {
         let Prepared { file, mut writer, appender } = self;
         let mut map = file.map.write();
         for (object, entry) in appender.changes() {
@@ -306,39 +360,4 @@ impl Prepared<'_> {
         appender.commit(&mut writer);
         writer.must_checkpoint = false;
     }
-}
-
-/// Writes batches of several files at once, syncs each file, and publishes those that are durable.
-/// The outcomes are in the order of the batches; a batch that failed has changed nothing.
-pub fn write_all(storage: &dyn Storage, batches: Vec<Prepared<'_>>) -> Vec<Result<()>> {
-    let mut outcomes: Vec<Result<()>> = batches.iter().map(|_| Ok(())).collect();
-    {
-        let numbered = batches.iter().enumerate();
-        let (owners, mut ops): (Vec<usize>, Vec<IoOp<'_>>) =
-            numbered.flat_map(|(at, batch)| batch.appender.ops().map(move |op| (at, op))).unzip();
-        storage.run_batch(&mut ops);
-        for (owner, op) in owners.into_iter().zip(ops) {
-            if let Err(error) = op.result {
-                outcomes[owner] = Err(error.into());
-            }
-        }
-    }
-    std::thread::scope(|scope| {
-        let mut syncs = Vec::new();
-        for (outcome, batch) in outcomes.iter_mut().zip(&batches) {
-            if outcome.is_ok() {
-                let file = &batch.file.file;
-                syncs.push((outcome, scope.spawn(|| file.sync_data())));
-            }
-        }
-        for (outcome, sync) in syncs {
-            *outcome = sync.join().expect("a sync does not panic").map_err(Error::from);
-        }
-    });
-    for (outcome, batch) in outcomes.iter().zip(batches) {
-        if outcome.is_ok() {
-            batch.publish();
-        }
-    }
-    outcomes
 }

@@ -336,7 +336,33 @@ impl Map {
 
     /// All spaces that have a page.
     pub fn spaces(&self) -> impl Iterator<Item = u32> {
-        self.trees.keys().copied()
+        self.trees.iter().filter(|(_, tree)| !tree.root.is_empty()).map(|(space, _)| *space)
+    }
+
+    /// The last page of a space that has an image.
+    pub fn last_page(&self, space: u32) -> Result<Option<u32>, Absent> {
+        let Some(tree) = self.trees.get(&space) else { return Ok(None) };
+        let (mut child, mut level, mut index) = (&tree.root, tree.height, 0);
+        loop {
+            let node = match child {
+                Child::Empty => return Ok(None),
+                Child::Stored(entry) => {
+                    return Err(Absent {
+                        object: Object::Node { space, level, index },
+                        entry: *entry,
+                    });
+                }
+                Child::Loaded(node) => node,
+            };
+            let Some(last) = node.extent().last() else { return Ok(None) };
+            let below = index << FANOUT_BITS | last as u32;
+            match &node.body {
+                Body::Leaf(_) => return Ok(Some(below)),
+                Body::Inner(children) => {
+                    (child, level, index) = (&children[last], level - 1, below);
+                }
+            }
+        }
     }
 
     /// The first page of a space from `no` on that has an image.

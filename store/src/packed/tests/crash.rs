@@ -115,7 +115,8 @@ fn life_with_lies(seed: u64) -> bool {
     let whole = model.check_reported(&packed, PAGES, &format!("seed {seed}"));
     let known = packed.usage().unwrap().sequence;
     drop(packed);
-    let opened = PackedFile::open(disk.open(FILE).unwrap(), settings(seed + 1), known);
+    let opened =
+        PackedFile::open(disk.open(FILE).unwrap(), settings(seed + 1), Access::ReadWrite, known);
     whole
         & opened.is_ok_and(|packed| {
             model.check_reported(&packed, PAGES, &format!("seed {seed}, after a restart"))
@@ -207,7 +208,7 @@ fn batches_of_several_files_stand_or_fall_alone() {
     // The next write of the third file fails.
     disk.inject(crate::storage::Fault::new(StorageOp::Write, FaultKind::Io).on("f2"));
     let prepared = files.iter().map(|file| file.prepare(Stream::Flushed, &batch).unwrap());
-    let outcomes = write_all(&disk, prepared.collect());
+    let outcomes = write_all(&disk, prepared.collect(), Threads::Caller);
     let failed: Vec<usize> = (0..5).filter(|at| outcomes[*at].is_err()).collect();
     assert_eq!(failed, [2]);
     let mut bytes = vec![0; super::model::PAGE];

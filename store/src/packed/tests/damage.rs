@@ -37,7 +37,8 @@ fn bytes_of(disk: &SimStorage) -> Vec<u8> {
 fn right_or_reported(disk: &SimStorage, model: &Model, what: &str) -> (u32, u32) {
     // As the catalog knows it: without that, nothing tells a damaged run at the end from one that a
     // crash cut off.
-    let open = PackedFile::open(disk.open(FILE).unwrap(), settings(9), model.sequence);
+    let open =
+        PackedFile::open(disk.open(FILE).unwrap(), settings(9), Access::ReadWrite, model.sequence);
     let Ok(packed) = open else { return (0, PAGES) };
     let (mut right, mut reported) = (0, 0);
     let mut bytes = vec![0; PAGE];
@@ -142,10 +143,12 @@ fn a_file_that_is_cut_short_is_refused_or_its_pages_are() {
 #[test]
 fn a_file_of_something_else_is_refused() {
     let (disk, _) = filled();
-    let open = |settings| match PackedFile::open(disk.open(FILE).unwrap(), settings, 0) {
-        Ok(_) => panic!("opened"),
-        Err(error) => error.to_string(),
-    };
+    let open =
+        |settings| match PackedFile::open(disk.open(FILE).unwrap(), settings, Access::ReadWrite, 0)
+        {
+            Ok(_) => panic!("opened"),
+            Err(error) => error.to_string(),
+        };
     let ours = settings(1);
     let error = open(Settings { space: 8, ..ours });
     assert_eq!(error, "t: it is of space 7, expected 8: the file was renamed or copied");
@@ -166,7 +169,10 @@ fn an_older_copy_of_the_file_is_refused() {
     drop(packed);
     disk.open(FILE).unwrap().write_at(&old, 0).unwrap();
     assert_eq!(right_or_reported(&disk, &model, "for who knows no better").0, PAGES);
-    let error = PackedFile::open(disk.open(FILE).unwrap(), settings(4), sequence).err().unwrap();
+    let error =
+        PackedFile::open(disk.open(FILE).unwrap(), settings(4), Access::ReadWrite, sequence)
+            .err()
+            .unwrap();
     let why = format!("its newest run is {}, but run {sequence} was durable", sequence - 1);
     assert!(error.to_string().contains(&why), "{error}");
 }

@@ -66,7 +66,7 @@ pub fn create(disk: &SimStorage, random: u64) -> PackedFile {
 
 pub fn reopen(disk: &SimStorage, random: u64) -> Result<PackedFile> {
     let file: Arc<dyn StorageFile> = disk.open(FILE).unwrap();
-    PackedFile::open(file, settings(random), 0)
+    PackedFile::open(file, settings(random), Access::ReadWrite, 0)
 }
 
 /// What pages should hold: versions, 0 for a page that is free.
@@ -77,7 +77,7 @@ pub struct Model {
     /// What a batch that failed or was cut off may have left as well.
     pub perhaps: HashMap<u32, Vec<u32>>,
     /// The newest run that is known to be durable.
-    pub sequence: u32,
+    pub sequence: u64,
 }
 
 impl Model {
