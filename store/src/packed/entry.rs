@@ -42,8 +42,8 @@ impl Entry {
     pub fn encode(entry: Option<Entry>) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         if let Some(entry) = entry {
-            debug_assert!(entry.unit < 1 << OFFSET_BITS && entry.len as usize <= IMAGE_MAX);
-            debug_assert!(entry.len > 0, "an image has bytes");
+            assert!(entry.unit < 1 << OFFSET_BITS && entry.len as usize <= IMAGE_MAX);
+            assert!(entry.len > 0, "an image has bytes");
             let place = entry.unit
                 | u64::from(entry.len) << OFFSET_BITS
                 | u64::from(entry.codec.id()) << (OFFSET_BITS + LEN_BITS);
@@ -151,7 +151,12 @@ pub enum Object {
         /// Which part.
         part: u32,
     },
-    /// The list of the parts of both.
+    /// A list of such parts, if they are more than the top has room for.
+    Tables {
+        /// Which one.
+        part: u32,
+    },
+    /// The list of the parts of both, or of the lists.
     Top,
 }
 
@@ -160,6 +165,7 @@ const NODE: u8 = 1;
 const DIRECTORY: u8 = 16;
 const SEGMENTS: u8 = 17;
 const TOP: u8 = 18;
+const TABLES: u8 = 19;
 
 /// Levels of a map at most: 1024^4 entries are more than pages of a space can be.
 pub const LEVELS_MAX: u8 = 4;
@@ -172,6 +178,7 @@ impl Object {
             Object::Node { space, level, index } => (space, index, NODE + level),
             Object::Directory { part } => (0, part, DIRECTORY),
             Object::Segments { part } => (0, part, SEGMENTS),
+            Object::Tables { part } => (0, part, TABLES),
             Object::Top => (0, 0, TOP),
         };
         let mut bytes = [0; 12];
@@ -192,6 +199,7 @@ impl Object {
             }
             DIRECTORY => Some(Object::Directory { part: no }),
             SEGMENTS => Some(Object::Segments { part: no }),
+            TABLES => Some(Object::Tables { part: no }),
             TOP => Some(Object::Top),
             _ => None,
         }
@@ -207,6 +215,7 @@ impl std::fmt::Display for Object {
             }
             Object::Directory { part } => write!(f, "part {part} of the list of spaces"),
             Object::Segments { part } => write!(f, "part {part} of the table of segments"),
+            Object::Tables { part } => write!(f, "part {part} of the list of tables"),
             Object::Top => write!(f, "the top of the map"),
         }
     }
@@ -237,6 +246,7 @@ mod tests {
             Object::Node { space: 7, level: 3, index: 2 },
             Object::Directory { part: 1 },
             Object::Segments { part: 4 },
+            Object::Tables { part: 3 },
             Object::Top,
         ];
         for object in objects {

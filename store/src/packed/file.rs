@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::checkpoint::is_due;
 use super::codec::Codec;
 use super::entry::{Entry, Object};
 use super::error::{Error, Result};
@@ -11,9 +12,10 @@ use super::geometry::{Geometry, UNIT};
 use super::map::{Absent, Map};
 use super::root::Tail;
 use super::run::STREAMS;
-use super::segments::{Segments, Victim};
+use super::segments::Segments;
+use super::victims::Victim;
 use crate::page::PageSize;
-use crate::storage::{StorageError, StorageFile};
+use crate::storage::StorageFile;
 
 /// What a file is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +50,16 @@ pub struct PackedFile {
     pub(super) geometry: Geometry,
     pub(super) writer: Mutex<Writer>,
     pub(super) map: RwLock<Map>,
+    /// A leaf in the locking order.
+    pub(super) totals: Mutex<Totals>,
 }
 
 /// What writing needs.
 pub(super) struct Writer {
     pub chain: Chain,
     pub segments: Segments,
-    /// Number of the newest root.
-    pub root: u64,
+    /// Number of the next root. The newest durable one has the other slot.
+    pub next_root: u64,
     /// Images of the file's tables and the map's top that the newest root leads to.
     pub tables: Vec<(Object, Entry)>,
     /// Bytes of runs since the last checkpoint.
@@ -64,8 +68,21 @@ pub(super) struct Writer {
     /// successor, and so would the next one, at another place perhaps. A checkpoint comes first:
     /// its root says which run the chain goes on from.
     pub must_checkpoint: bool,
-    /// The error of a sync of the file: no change is possible any more.
-    pub failed_sync: Option<StorageError>,
+    /// Why no change is possible any more: a sync failed, or the file's tables contradict each
+    /// other.
+    pub refuses: Option<Error>,
+}
+
+/// What is asked often. It changes with the writer, and is read without it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub usage: Usage,
+    pub victim: Option<Victim>,
+    pub wants_checkpoint: bool,
+    /// Blocks of pages that find room in idle segments, for sure.
+    pub page_room: u64,
+    /// Blocks of pages that [`PackedFile::reserve`] was asked for, and that were not written yet.
+    pub promised: u64,
 }
 
 /// Where the chain of runs ends.
@@ -151,34 +168,49 @@ impl PackedFile {
     /// failed: what was written before may be lost, and no later sync would say so.
     pub(super) fn writer_for_change(&self) -> Result<MutexGuard<'_, Writer>> {
         if self.access == Access::ReadOnly {
-            return Err(
-                self.damaged("it is opened for reading only: open the directory for writing")
-            );
+            let why = "it is opened for reading only: open the directory for writing";
+            return Err(self.damaged(why));
         }
         let writer = self.writer.lock();
-        match &writer.failed_sync {
-            Some(error) => Err(error.clone().into()),
+        match &writer.refuses {
+            Some(error) => Err(error.clone()),
             None => Ok(writer),
         }
     }
 
-    /// What the file takes.
-    pub fn usage(&self) -> Result<Usage> {
-        let writer = self.writer.lock();
-        let memory = self.map.read().memory_bytes();
-        Ok(Usage {
-            file_bytes: self.file.len()?,
-            occupied_bytes: writer.segments.occupied_bytes(&writer.chain.tails),
-            live_bytes: writer.segments.live_units_total() * UNIT as u64,
-            memory_bytes: memory as u64,
-            sequence: writer.chain.synced,
-        })
+    /// What the file takes. Waits for no batch.
+    pub fn usage(&self) -> Usage {
+        let memory_bytes = self.map.read().memory_bytes() as u64;
+        Usage { memory_bytes, ..self.totals.lock().usage }
     }
 
-    /// The segment that is worth most to empty.
+    /// The segment that is worth most to empty. Waits for no batch.
     pub fn victim(&self) -> Option<Victim> {
-        let writer = self.writer.lock();
-        writer.segments.victim(&writer.chain.tails, writer.chain.sequence)
+        self.totals.lock().victim
+    }
+
+    /// Whether another checkpoint is due: enough was written since the last one, or much of the map
+    /// has changed. Waits for no batch.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.totals.lock().wants_checkpoint
+    }
+
+    /// Brings the totals up to date, after a change.
+    pub(super) fn note_totals(&self, writer: &Writer) {
+        let (segments, tails) = (&writer.segments, &writer.chain.tails);
+        let map = self.map.read().cost();
+        let spare = self.checkpoint_blocks(writer, map) + self.cleaner_blocks(writer);
+        let mut totals = self.totals.lock();
+        totals.usage = Usage {
+            file_bytes: self.geometry.offset_of(segments.count()),
+            occupied_bytes: segments.occupied_bytes(tails),
+            live_bytes: segments.live_units_total() * UNIT as u64,
+            memory_bytes: 0,
+            sequence: writer.chain.synced,
+        };
+        totals.victim = segments.victim(tails, writer.chain.sequence);
+        totals.wants_checkpoint = is_due(writer, map);
+        totals.page_room = segments.room(tails, &[]).saturating_sub(spare);
     }
 
     /// Forgets parts of the map until about `nodes` nodes of 16 KiB are in memory. Those that are
@@ -192,7 +224,8 @@ impl PackedFile {
     /// Reads a node of the map that is absent, unless it is in memory by now or has moved.
     fn load(&self, absent: Absent) -> Result<()> {
         let Absent { object, entry } = absent;
-        let install = |image: &[u8]| self.map.write().install(absent, image);
+        let is_place = |entry: &Entry| self.geometry.segment_of(entry).is_some();
+        let install = |image: &[u8]| self.map.write().install(absent, image, is_place);
         match self.with_image(object, entry, install)? {
             Some(Ok(())) => Ok(()),
             Some(Err(why)) => Err(self.corrupt(object, why)),

@@ -40,11 +40,14 @@ mod geometry;
 mod map;
 mod open;
 mod read;
+mod reserve;
 mod root;
 mod run;
 mod segments;
 #[cfg(test)]
 mod tests;
+mod top;
+mod victims;
 mod write;
 mod write_all;
 
@@ -55,6 +58,6 @@ pub use error::{Error, Result};
 pub use file::{Access, Found, PackedFile, Settings, Usage};
 pub use read::{Merging, Wanted, Window};
 pub use run::Stream;
-pub use segments::Victim;
+pub use victims::Victim;
 pub use write::{Image, Prepared};
 pub use write_all::{Threads, write_all};

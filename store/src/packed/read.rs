@@ -47,7 +47,7 @@ pub struct Wanted {
 /// How windows are made of the places of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merging {
-    /// Neighbours become one window if at most so many bytes are between them.
+    /// Neighbours become one window if at most this number of bytes is between them.
     pub gap_max: usize,
     /// Bytes of a window at most, unless one image takes more.
     pub len_max: usize,
@@ -192,8 +192,8 @@ impl PackedFile {
     }
 
     /// Makes the page of image number `at` of a window, from the window's bytes. `false` if those
-    /// are not the image: it has moved since, or is spoilt. [`PackedFile::read`] tells the two
-    /// apart.
+    /// are not the image: it has moved since, or is spoilt. [`PackedFile::read`] finds out
+    /// which.
     ///
     /// # Errors
     /// [`Error::Corrupt`](super::Error::Corrupt) if the image is the one that was written, and is

@@ -13,7 +13,8 @@
 //! 56  sequence    u64  newest run that the map knows
 //! 64  top         16   entry of the map's top; zeroes: the map is empty
 //! 80  previous    u32  checksum of that run's header
-//! 84  streams     3 × (segment u32, blocks filled u32, next segment u32); segment 2^32-1: none yet
+//! 84  streams     3 × (segment u32, blocks filled u32, next segment u32, the one after that u32);
+//!                 segment 2^32-1: none yet
 //! …   0
 //! 4092 checksum   u32  CRC32C of the bytes before
 //! ```
@@ -34,6 +35,7 @@ const CHECKSUM_AT: usize = BLOCK - 4;
 const TOP_AT: usize = 64;
 const PREVIOUS_AT: usize = 80;
 const STREAMS_AT: usize = 84;
+const TAIL_BYTES: usize = 16;
 const NO_SEGMENT: u32 = u32::MAX;
 
 /// Where a stream goes on.
@@ -45,6 +47,9 @@ pub struct Tail {
     pub filled: u32,
     /// The segment that comes after it. It need not be in the file yet.
     pub next: u32,
+    /// The one after that. So a start finds what lies behind a run whose header is lost, also if
+    /// that run filled its segment.
+    pub after: u32,
 }
 
 /// The root.
@@ -99,10 +104,11 @@ impl Root {
         put(56, &self.sequence.to_le_bytes());
         put(PREVIOUS_AT, &self.previous.to_le_bytes());
         put(TOP_AT, &Entry::encode(self.top));
-        for (at, tail) in (STREAMS_AT..).step_by(12).zip(&self.tails) {
+        for (at, tail) in (STREAMS_AT..).step_by(TAIL_BYTES).zip(&self.tails) {
             put(at, &tail.segment.unwrap_or(NO_SEGMENT).to_le_bytes());
             put(at + 4, &tail.filled.to_le_bytes());
             put(at + 8, &tail.next.to_le_bytes());
+            put(at + 12, &tail.after.to_le_bytes());
         }
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
         block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
@@ -125,9 +131,9 @@ impl Root {
             return Slot::Nothing;
         };
         let tail = |stream: usize| {
-            let at = STREAMS_AT + 12 * stream;
+            let at = STREAMS_AT + TAIL_BYTES * stream;
             let segment = Some(word(at)).filter(|segment| *segment != NO_SEGMENT);
-            Tail { segment, filled: word(at + 4), next: word(at + 8) }
+            Tail { segment, filled: word(at + 4), next: word(at + 8), after: word(at + 12) }
         };
         Slot::Root(Box::new(Root {
             page_size,
@@ -167,9 +173,9 @@ mod tests {
             previous: 9,
             top: Some(Entry { unit: 10, len: 11, codec: Codec::Raw, crc: 12, run: 8 }),
             tails: [
-                Tail { segment: Some(1), filled: 2, next: 3 },
-                Tail { segment: None, filled: 0, next: 4 },
-                Tail { segment: None, filled: 0, next: 5 },
+                Tail { segment: Some(1), filled: 2, next: 3, after: 6 },
+                Tail { segment: None, filled: 0, next: 4, after: 7 },
+                Tail { segment: None, filled: 0, next: 5, after: 8 },
             ],
         };
         let mut block = root.encode();

@@ -13,7 +13,7 @@
 //! 40  blocks     u32   length of the run
 //! 44  entries    u32
 //! 48  next       u32   the segment in which this stream goes on when this one is full
-//! 52  …                0
+//! 52  after      u32   the segment after that one
 //! 56  checksum   u32   CRC32C of the header and the entries, this field taken as 0
 //! 60  …                0
 //! 64  entries          object (12 bytes), entry (16 bytes); an entry of zeroes: the page is free
@@ -102,6 +102,8 @@ pub struct RunHeader {
     pub blocks: u32,
     /// Where the stream goes on.
     pub next: u32,
+    /// And after that.
+    pub after: u32,
 }
 
 /// Bytes of a header with this number of entries.
@@ -130,6 +132,7 @@ impl RunHeader {
             (40, self.blocks),
             (ENTRIES_AT, changes.len() as u32),
             (48, self.next),
+            (52, self.after),
         ];
         for (at, word) in words {
             put(at, &word.to_le_bytes());
@@ -179,6 +182,7 @@ impl RunHeader {
             synced: long(24),
             blocks: word(40),
             next: word(48),
+            after: word(52),
         };
         let changes = run[FIXED_BYTES..len].chunks_exact(OBJECT_BYTES + ENTRY_BYTES).map(|bytes| {
             let (object, entry) = bytes.split_at(OBJECT_BYTES);
@@ -223,6 +227,7 @@ mod tests {
             synced: (3 << 32) + 6,
             blocks: 2,
             next: 11,
+            after: 12,
         }
     }
 

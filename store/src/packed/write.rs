@@ -7,8 +7,10 @@ use super::entry::{Entry, Identity, Object};
 use super::error::{Error, Result};
 use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
-use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, Stream, pack};
-use super::segments::Segments;
+use super::open::RESTORE;
+use super::reserve::Purpose;
+use super::root::Tail;
+use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
 /// Pages that [`PackedFile::forget_from`] frees with one sync.
@@ -44,20 +46,22 @@ pub(super) struct Spot {
     len: usize,
 }
 
-/// Drafts runs behind the end of a file's chain. The writer changes only in [`Appender::commit`].
+/// Drafts runs behind the end of a file's chain. The file may grow; the rest of the writer changes
+/// in [`Appender::commit`].
 pub(super) struct Appender<'a> {
     file: &'a PackedFile,
     pub chain: Chain,
     drafts: Vec<Draft>,
+    /// Blocks of room that the runs leave to others.
+    leave: u64,
 }
 
 impl<'a> Appender<'a> {
-    pub fn new(file: &'a PackedFile, writer: &Writer) -> Appender<'a> {
-        Appender { file, chain: writer.chain.clone(), drafts: Vec::new() }
+    pub fn new(file: &'a PackedFile, writer: &Writer, leave: u64) -> Appender<'a> {
+        Appender { file, chain: writer.chain.clone(), drafts: Vec::new(), leave }
     }
 
-    /// Gives images of these lengths their places. Each is to be put there by [`Appender::fill`],
-    /// in this order.
+    /// Gives images of these lengths their places. [`Appender::fill`] puts each there, in this order.
     pub fn place(
         &mut self,
         writer: &mut Writer,
@@ -68,13 +72,15 @@ impl<'a> Appender<'a> {
         while spots.len() < lens.len() {
             let rest = &lens[spots.len()..];
             let Some((units, blocks)) = fit(rest, self.room(stream)) else {
-                self.advance(writer, stream)?;
+                self.advance(writer, (kind, stream))?;
                 continue;
             };
-            let draft = self.draft(writer, (kind, stream), blocks)?;
+            let draft = self.draft(writer, (kind, stream), blocks);
             let placed = units.into_iter().zip(rest);
             spots.extend(placed.map(|(unit, len)| Spot { draft, unit, len: *len }));
         }
+        // The next checkpoint may have become longer although no segment was taken.
+        self.make_room(writer, None, &self.chain.tails)?;
         Ok(spots)
     }
 
@@ -84,28 +90,51 @@ impl<'a> Appender<'a> {
         tail.segment.map_or(0, |segment| self.file.geometry.blocks_of(segment) - tail.filled)
     }
 
-    /// Goes on in the stream's next segment.
-    fn advance(&mut self, writer: &mut Writer, stream: Stream) -> Result<()> {
-        let segment = self.chain.tails[stream.index()].next;
-        if segment >= writer.segments.count() {
-            self.file.file.set_len(self.file.geometry.offset_of(segment + 1))?;
-            writer.segments.grow(segment + 1);
+    /// Goes on in the stream's next segment. A run of the map may take another one if that is not
+    /// in the file and the disk is full: a root leads to it, and no chain has to.
+    fn advance(&mut self, writer: &mut Writer, (kind, stream): (RunKind, Stream)) -> Result<()> {
+        let own = self.segments();
+        let mut tails = self.chain.tails;
+        let tail = &mut tails[stream.index()];
+        let segment = tail.next;
+        (tail.segment, tail.filled, tail.next) = (Some(segment), 0, tail.after);
+        if let Err(error) = self.make_room(writer, Some(segment), &tails) {
+            let other = match kind {
+                RunKind::Map if is_full(&error) => {
+                    writer.segments.choose_any(&self.chain.tails, &own)
+                }
+                _ => None,
+            };
+            tails[stream.index()].segment = Some(other.ok_or(error)?);
         }
-        let tail = &mut self.chain.tails[stream.index()];
-        (tail.segment, tail.filled) = (Some(segment), 0);
-        // Segments of this batch count as empty until it is published, and are no choice.
-        let own: Vec<u32> = self.drafts.iter().map(|draft| draft.segment).collect();
-        let next = writer.segments.choose(&self.chain.tails, &own);
-        self.chain.tails[stream.index()].next = next;
+        tails[stream.index()].after = writer.segments.choose(&tails, &own);
+        self.chain.tails = tails;
         Ok(())
     }
 
-    fn draft(
-        &mut self,
-        writer: &Writer,
-        (kind, stream): (RunKind, Stream),
-        blocks: u32,
-    ) -> Result<usize> {
+    /// Segments of this batch. They count as idle until it is published, and are no choice.
+    fn segments(&self) -> Vec<u32> {
+        self.drafts.iter().map(|draft| draft.segment).collect()
+    }
+
+    /// Lets the file grow until it has the segment, and beside it the room that others need.
+    fn make_room(
+        &self,
+        writer: &mut Writer,
+        segment: Option<u32>,
+        tails: &[Tail; STREAMS],
+    ) -> Result<()> {
+        let geometry = self.file.geometry;
+        let mut room = writer.segments.room(tails, &self.segments());
+        let mut count = writer.segments.count();
+        while segment.is_some_and(|segment| segment >= count) || room < self.leave {
+            room += if segment == Some(count) { 0 } else { geometry.sure_blocks_of(count) };
+            count += 1;
+        }
+        self.file.grow(writer, count)
+    }
+
+    fn draft(&mut self, writer: &Writer, (kind, stream): (RunKind, Stream), blocks: u32) -> usize {
         let sequence = self.chain.sequence + 1;
         let tail = &mut self.chain.tails[stream.index()];
         let segment = tail.segment.expect("there is room in it");
@@ -121,11 +150,12 @@ impl<'a> Appender<'a> {
             synced: writer.chain.synced,
             blocks,
             next: tail.next,
+            after: tail.after,
         };
         self.chain.sequence = sequence;
         let bytes = AlignedBuf::zeroed(blocks as usize * BLOCK);
         self.drafts.push(Draft { segment, offset, header, changes: Vec::new(), bytes });
-        Ok(self.drafts.len() - 1)
+        self.drafts.len() - 1
     }
 
     /// Puts an image in its place.
@@ -198,16 +228,13 @@ impl<'a> Appender<'a> {
         self.drafts.iter().flat_map(|draft| &draft.changes)
     }
 
-    /// Notes in which segments the runs lie.
-    pub fn pin(&self, segments: &mut Segments) {
-        for draft in &self.drafts {
-            segments.pin(draft.segment, draft.header.sequence);
-        }
+    /// In which segments the runs lie, and their numbers.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.drafts.iter().map(|draft| (draft.segment, draft.header.sequence))
     }
 
     /// The runs are durable: the chain ends behind them.
     pub fn commit(mut self, writer: &mut Writer) {
-        self.pin(&mut writer.segments);
         writer.since_checkpoint += self.bytes();
         self.chain.synced = self.chain.sequence;
         writer.chain = self.chain;
@@ -239,6 +266,7 @@ pub struct Prepared<'a> {
     file: &'a PackedFile,
     writer: MutexGuard<'a, Writer>,
     appender: Appender<'a>,
+    stream: Stream,
 }
 
 impl PackedFile {
@@ -263,9 +291,13 @@ impl PackedFile {
         for image in images {
             self.find(image.space, image.no)?;
         }
-        let mut appender = Appender::new(self, &writer);
-        let lens: Vec<usize> = images.iter().map(|image| image.bytes.len()).collect();
-        let spots = appender.place(&mut writer, (RunKind::Pages, stream), &lens)?;
+        let (mut appender, spots) = match self.place(&mut writer, stream, images) {
+            Err(error) if is_full(&error) && may_find_room(&writer, stream) => {
+                self.write_map(&mut writer)?;
+                self.place(&mut writer, stream, images)?
+            }
+            placed => placed?,
+        };
         for (spot, image) in spots.into_iter().zip(images) {
             let object = Object::Page { space: image.space, no: image.no };
             match image.bytes.is_empty() {
@@ -276,7 +308,27 @@ impl PackedFile {
         appender.finish();
         // Unless the batch is published, its runs do not count.
         writer.must_checkpoint = true;
-        Ok(Prepared { file: self, writer, appender })
+        Ok(Prepared { file: self, writer, appender, stream })
+    }
+
+    fn place<'a>(
+        &'a self,
+        writer: &mut Writer,
+        stream: Stream,
+        images: &[Image],
+    ) -> Result<(Appender<'a>, Vec<Spot>)> {
+        let pages = images.iter().map(|image| (image.space, image.no));
+        let map = self.map.read().cost_with(pages);
+        let room = match stream {
+            // They take little, and give room back.
+            Stream::Flushed if images.iter().all(|image| image.bytes.is_empty()) => Purpose::Frees,
+            Stream::Flushed => Purpose::Pages,
+            Stream::Moved | Stream::MovedAgain => Purpose::Cleaner,
+        };
+        let mut appender = Appender::new(self, writer, self.left_by(writer, room, map));
+        let lens: Vec<usize> = images.iter().map(|image| image.bytes.len()).collect();
+        let spots = appender.place(writer, (RunKind::Pages, stream), &lens)?;
+        Ok((appender, spots))
     }
 
     /// Writes the images, and syncs them.
@@ -289,19 +341,24 @@ impl PackedFile {
     /// # Errors
     /// Some of the pages may be free by then: it can be called again.
     pub fn forget_from(&self, space: u32, no: u32) -> Result<()> {
-        let mut next = Some(no);
-        while next.is_some() {
-            let mut freed = Vec::new();
-            while freed.len() < FREED_MAX
+        let (mut from, mut most) = (Some(no), FREED_MAX);
+        while let Some(at) = from {
+            let (mut freed, mut next) = (Vec::new(), Some(at));
+            while freed.len() < most
                 && let Some(at) = next
+                && let Some(no) = self.next_page(space, at)?
             {
-                let found = self.next_page(space, at)?;
-                let free = |no| Image { space, no, codec: Codec::Raw, bytes: Vec::new() };
-                freed.extend(found.map(free));
-                next = found.and_then(|no| no.checked_add(1));
+                freed.push(Image { space, no, codec: Codec::Raw, bytes: Vec::new() });
+                next = no.checked_add(1);
             }
-            if !freed.is_empty() {
-                self.write(Stream::Flushed, &freed)?;
+            if freed.is_empty() {
+                break;
+            }
+            match self.write(Stream::Flushed, &freed) {
+                Ok(()) => from = next,
+                // Fewer pages have fewer nodes, for which the next checkpoint needs room.
+                Err(error) if is_full(&error) && freed.len() > 1 => most = freed.len() / 2,
+                Err(error) => return Err(error),
             }
             if self.wants_checkpoint() {
                 self.checkpoint()?;
@@ -313,8 +370,9 @@ impl PackedFile {
     /// Syncs the file. A failure is final.
     pub(super) fn sync(&self, writer: &mut Writer) -> Result<()> {
         self.file.sync_data().map_err(|error| {
-            writer.failed_sync = Some(error.clone());
-            error.into()
+            let error = Error::from(error);
+            writer.refuses = Some(error.clone());
+            error
         })
     }
 }
@@ -339,25 +397,52 @@ impl<'a> Prepared<'a> {
 
     /// The batch has failed.
     pub(super) fn fail(mut self, error: &Error) {
-        if let Error::Storage(storage) = error
-            && error.is_failed_sync()
-        {
-            self.writer.failed_sync = Some(storage.clone());
+        if error.is_failed_sync() {
+            self.writer.refuses = Some(error.clone());
         }
     }
 
     /// The images are durable: the map leads to them from now on.
     pub(super) fn publish(self) {
-        let Prepared { file, mut writer, appender } = self;
+        let Prepared { file, mut writer, appender, stream } = self;
+        let segments = &mut writer.segments;
+        // Pinned first, so that no segment counts as idle meanwhile.
+        appender.runs().for_each(|(segment, run)| segments.pin(segment, run));
+        let mut counted = Ok(());
         let mut map = file.map.write();
         for (object, entry) in appender.changes() {
             let Object::Page { space, no } = *object else { unreachable!("a run of pages") };
             let old = map.set(space, no, *entry).expect("its nodes are in memory since `prepare`");
-            old.iter().for_each(|old| writer.segments.remove(old));
-            entry.iter().for_each(|entry| writer.segments.add(entry));
+            let removed = old.iter().try_for_each(|old| segments.remove(old));
+            let added = entry.iter().try_for_each(|entry| segments.add(entry));
+            counted = counted.and(removed).and(added);
         }
         drop(map);
+        if stream == Stream::Flushed {
+            let pages = appender.changes().filter(|(_, entry)| entry.is_some()).count() as u64;
+            let mut totals = file.totals.lock();
+            let blocks = pages * file.geometry.page_blocks();
+            totals.promised = totals.promised.saturating_sub(blocks);
+        }
         appender.commit(&mut writer);
         writer.must_checkpoint = false;
+        if let Err(why) = counted {
+            // Were the count believed, a segment with images in use could be filled again.
+            writer.refuses = Some(file.damaged(format!("{why}; {RESTORE}")));
+        }
+        file.note_totals(&writer);
     }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Storage(error) if error.is_no_space())
+}
+
+/// Whether a checkpoint may find room for a stream: runs since the last one keep segments from
+/// being filled, or the stream means to go on behind the end of the file although a segment is idle.
+fn may_find_room(writer: &Writer, stream: Stream) -> bool {
+    let tail = &writer.chain.tails[stream.index()];
+    let is_behind = tail.next >= writer.segments.count();
+    writer.since_checkpoint > 0
+        || is_behind && writer.segments.choose_any(&writer.chain.tails, &[]).is_some()
 }

@@ -147,11 +147,11 @@ fn a_file_that_is_opened_for_reading_is_not_changed() {
     let packed = PackedFile::open(file, settings(2), Access::ReadOnly, 0).unwrap();
     let mut page = vec![0; PAGE];
     assert_eq!(packed.read(SPACE, 2, &mut page).unwrap(), Found::Page);
-    packed.usage().unwrap();
+    packed.usage();
     let refused = [
         packed.write(Stream::Flushed, &[image(0, 3)]),
         packed.checkpoint(),
-        packed.clean(Victim { segment: 0, live_units: 1, units: 1024 }).map(drop),
+        packed.clean(Victim { segment: 0, live_units: 1, units: 1024, age: 0 }).map(drop),
         packed.forget_from(SPACE, 0),
     ];
     for outcome in refused {
@@ -183,13 +183,13 @@ fn runs_go_on_beyond_32_bits() {
             _ => {}
         }
     }
-    let known = packed.usage().unwrap().sequence;
+    let known = packed.usage().sequence;
     assert!(known > u64::from(u32::MAX) + 20);
     drop(packed);
     let file = disk.open(FILE).unwrap();
     let packed = PackedFile::open(file, settings(2), Access::ReadWrite, known).unwrap();
     model.check(&packed, 10, "after a restart");
-    assert_eq!(packed.usage().unwrap().sequence, known);
+    assert_eq!(packed.usage().sequence, known);
 }
 
 /// A failed sync is final for its file alone, whichever threads sync.

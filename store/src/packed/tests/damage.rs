@@ -22,7 +22,7 @@ fn filled() -> (SimStorage, Model) {
             packed.checkpoint().unwrap();
         }
     }
-    model.sequence = packed.usage().unwrap().sequence;
+    model.sequence = packed.usage().sequence;
     (disk, model)
 }
 
@@ -95,7 +95,7 @@ fn an_older_state_of_any_block_is_found_out() {
         model.durable(&images);
         packed.checkpoint().unwrap();
     }
-    model.sequence = packed.usage().unwrap().sequence;
+    model.sequence = packed.usage().sequence;
     drop(packed);
     let new = bytes_of(&disk);
     assert_eq!(right_or_reported(&disk.kill(), &model, "nothing lost"), (PAGES, 0));
@@ -165,7 +165,7 @@ fn an_older_copy_of_the_file_is_refused() {
     let old = bytes_of(&disk);
     let packed = reopen(&disk, 3).unwrap();
     packed.write(Stream::Flushed, &[image(1, 50)]).unwrap();
-    let sequence = packed.usage().unwrap().sequence;
+    let sequence = packed.usage().sequence;
     drop(packed);
     disk.open(FILE).unwrap().write_at(&old, 0).unwrap();
     assert_eq!(right_or_reported(&disk, &model, "for who knows no better").0, PAGES);
@@ -191,7 +191,7 @@ fn an_image_that_is_spoilt_is_not_moved() {
     }
     packed.checkpoint().unwrap();
     let live_units = packed.writer.lock().segments.live_units(segment);
-    let error = packed.clean(Victim { segment, live_units, units: 1024 }).unwrap_err();
+    let error = packed.clean(Victim { segment, live_units, units: 1024, age: 0 }).unwrap_err();
     assert_eq!(
         error.to_string(),
         "t: page 3 of space 7 is corrupt: its image can't be moved: it is spoilt"

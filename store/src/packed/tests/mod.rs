@@ -5,3 +5,4 @@ mod access;
 mod crash;
 mod damage;
 mod model;
+mod room;
