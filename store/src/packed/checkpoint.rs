@@ -182,8 +182,8 @@ impl PackedFile {
         self.sync(writer)
     }
 
-    /// Cuts segments off the end that nothing needs. Room for a checkpoint of `blocks` blocks stays,
-    /// as does what was reserved.
+    /// Cuts segments off the end that nothing needs. Room for a checkpoint of `blocks` blocks and
+    /// for what was reserved stays.
     fn cut(&self, writer: &mut Writer, blocks: u64) -> Result<()> {
         let checkpoint = self.spare_blocks(writer).max(blocks);
         let promised = self.totals.lock().promised;

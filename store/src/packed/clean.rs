@@ -134,7 +134,7 @@ impl PackedFile {
 
     /// The stream that filled a segment, and the images that its runs name. Behind them may lie
     /// runs of when the segment was filled before.
-    fn named(&self, segment: &[u8]) -> (Stream, Vec<(Object, Entry)>) {
+    pub(super) fn named(&self, segment: &[u8]) -> (Stream, Vec<(Object, Entry)>) {
         let (mut first, mut named, mut at) = (None, Vec::new(), 0);
         let mut newest = 0;
         while at < segment.len() {

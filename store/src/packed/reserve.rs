@@ -37,12 +37,12 @@ pub(super) enum Purpose {
 impl PackedFile {
     /// Makes sure that the file has room for batches with `pages` pages that do not shrink: the
     /// file grows if need be, and its space on the disk is allocated. The number takes the place of
-    /// that of the last call. Pages that are written to [`Stream::Flushed`](super::Stream::Flushed) count down from it. A
-    /// checkpoint cuts the file no shorter than what is left of it; so the surplus goes with the
-    /// next checkpoint after the pages were written, or after `reserve(0)`.
+    /// that of the last call. Pages that are flushed (written to the first stream) count down from
+    /// it. A checkpoint cuts the file no shorter than what is left of it; so the surplus goes with
+    /// the next checkpoint after the pages were written, or after `reserve(0)`.
     ///
-    /// Cheap if there is room already: then it waits for no batch. A checkpoint and the cleaner have
-    /// room apart from this.
+    /// Cheap if there is room already: then it waits for no batch. A checkpoint and the cleaner
+    /// have room apart from this.
     ///
     /// # Errors
     /// The disk is full: the file and what was reserved are as before.
@@ -63,7 +63,7 @@ impl PackedFile {
         Ok(())
     }
 
-    /// Lets the file grow until idle segments have room for so many blocks.
+    /// Lets the file grow until idle segments have room for `blocks` blocks.
     fn grow_for(&self, writer: &mut Writer, blocks: u64) -> Result<()> {
         let mut room = writer.segments.room(&writer.chain.tails, &[]);
         let mut count = writer.segments.count();

@@ -21,7 +21,7 @@ const ROW: usize = OBJECT_BYTES + ENTRY_BYTES;
 /// Rows of the top, or of a list. Tests have small ones.
 const ROWS_MAX: usize = if cfg!(test) { 16 } else { 2048 };
 
-/// Bytes of the lists and the top for so many parts of tables.
+/// Bytes of the lists and the top for `parts` parts of tables.
 pub fn lens(parts: usize) -> Vec<usize> {
     if parts <= ROWS_MAX {
         return vec![HEADER + parts * ROW];
@@ -77,7 +77,8 @@ pub fn decode_rows(bytes: &[u8]) -> Option<Rows> {
     rest.is_empty().then(|| rows.iter().map(row).collect())?
 }
 
-/// Whether these are the parts of both tables, each once and in order, for so many segments.
+/// Whether these are the parts of both tables, each once and in order, if the
+/// file has `segments` segments.
 pub fn is_complete(parts: &[(Object, Entry)], segments: u32) -> bool {
     let is_directory = |(object, _): &&(Object, Entry)| matches!(object, Object::Directory { .. });
     let spaces = parts.iter().take_while(is_directory).count() as u32;

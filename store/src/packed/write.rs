@@ -61,7 +61,7 @@ impl<'a> Appender<'a> {
         Appender { file, chain: writer.chain.clone(), drafts: Vec::new(), leave }
     }
 
-    /// Gives images of these lengths their places. [`Appender::fill`] puts each there, in this order.
+    /// Gives images of these lengths their places. [`Appender::fill`] puts each there, in order.
     pub fn place(
         &mut self,
         writer: &mut Writer,
@@ -439,7 +439,7 @@ fn is_full(error: &Error) -> bool {
 }
 
 /// Whether a checkpoint may find room for a stream: runs since the last one keep segments from
-/// being filled, or the stream means to go on behind the end of the file although a segment is idle.
+/// being filled, or the stream means to go on behind the end of the file although one is idle.
 fn may_find_room(writer: &Writer, stream: Stream) -> bool {
     let tail = &writer.chain.tails[stream.index()];
     let is_behind = tail.next >= writer.segments.count();

@@ -17,19 +17,19 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The list of so many spaces.
+    /// The list of `spaces` spaces.
     pub fn of_directory(spaces: usize) -> Cost {
         let images = spaces.div_ceil(PART_ROWS);
         Cost { images: images as u64, bytes: (spaces * ROW_BYTES + images * UNIT) as u64 }
     }
 
-    /// A node with so many entries.
+    /// A node with `entries` entries.
     pub(super) fn add(&mut self, entries: usize) {
         self.images += 1;
         self.bytes += bytes_of(entries);
     }
 
-    /// A node that is to be dirty, and to have so many entries.
+    /// A node that becomes dirty, with `entries` entries.
     pub(super) fn replace(&mut self, node: &Node, entries: usize) {
         if node.dirty {
             self.images -= 1;

@@ -4,5 +4,6 @@
 mod access;
 mod crash;
 mod damage;
+mod faults;
 mod model;
 mod room;
