@@ -155,7 +155,8 @@ impl PackedFile {
             tails,
         };
         // If the root fails, it may be on the disk: nothing is written over what it leads to, nor
-        // over the root before it.
+        // over the root before it. It may also be lost, and then a start need not find the runs:
+        // they do not count as durable.
         let runs: Vec<(u32, u64)> = appender.runs().collect();
         writer.next_root += 2;
         appender.commit(writer);
@@ -166,6 +167,7 @@ impl PackedFile {
         }
         writer.next_root = root.number + 1;
         writer.chain.tails = tails;
+        writer.chain.synced = root.sequence;
         writer.tables = tables;
         writer.since_checkpoint = 0;
         self.map.write().settle(&pending);

@@ -92,7 +92,7 @@ pub(super) struct Chain {
     pub sequence: u64,
     /// Checksum of its header.
     pub checksum: u32,
-    /// The newest run that is known to be durable.
+    /// The newest run that is known to be durable and that a start finds.
     pub synced: u64,
     pub tails: [Tail; STREAMS],
 }

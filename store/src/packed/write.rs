@@ -233,10 +233,9 @@ impl<'a> Appender<'a> {
         self.drafts.iter().map(|draft| (draft.segment, draft.header.sequence))
     }
 
-    /// The runs are durable: the chain ends behind them.
-    pub fn commit(mut self, writer: &mut Writer) {
+    /// The runs are durable: the next ones follow them.
+    pub fn commit(self, writer: &mut Writer) {
         writer.since_checkpoint += self.bytes();
-        self.chain.synced = self.chain.sequence;
         writer.chain = self.chain;
     }
 }
@@ -425,6 +424,7 @@ impl<'a> Prepared<'a> {
             totals.promised = totals.promised.saturating_sub(blocks);
         }
         appender.commit(&mut writer);
+        writer.chain.synced = writer.chain.sequence;
         writer.must_checkpoint = false;
         if let Err(why) = counted {
             // Were the count believed, a segment with images in use could be filled again.

@@ -1,4 +1,4 @@
-//! Power cuts at any operation of random lives, failing writes, and full disks.
+//! Power cuts and kills at any operation of random lives, failing operations, and full disks.
 //!
 //! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs n of them.
 
@@ -8,7 +8,7 @@ use crate::storage::{FaultKind, SimStorage, Storage, StorageOp};
 
 const PAGES: u32 = 60;
 
-/// One step of a life: a batch, a cleaning, a checkpoint, a trim. Any of them may fail.
+/// One step of a life: a batch, a cleaning, a reserve, a checkpoint, a trim. Any of them may fail.
 fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u32) -> Result<()> {
     match random.below(10) {
         0..6 => {
@@ -31,13 +31,15 @@ fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u3
                 packed.clean(victim)?;
             }
         }
+        8 if random.below(3) == 0 => packed.reserve(random.below(30) as u32)?,
         8 => packed.checkpoint()?,
         _ => packed.trim_map(random.below(3)),
     }
     Ok(())
 }
 
-/// Steps until the power is cut. A write that fails changes nothing, and life goes on.
+/// Steps until the power is cut, the process is killed or a sync fails. Any other operation that
+/// fails changes nothing, and life goes on.
 fn live(
     (disk, packed): (&SimStorage, &PackedFile),
     (model, random): (&mut Model, &mut Random),
@@ -49,8 +51,9 @@ fn live(
         match step(packed, model, random, version) {
             Ok(()) => {}
             Err(Error::Storage(_)) if disk.is_down() => break,
+            Err(error) if error.is_failed_sync() => break,
             Err(Error::Storage(error)) => {
-                assert!(matches!(error.op, StorageOp::Write | StorageOp::Sync), "{error}");
+                assert!(matches!(error.op, StorageOp::Write | StorageOp::SetLen), "{error}");
             }
             Err(error) => panic!("version {version}: {error}"),
         }
@@ -58,7 +61,8 @@ fn live(
     last
 }
 
-/// Lives until the power is cut, at an operation by chance; then another one on what is left.
+/// Lives until the power is cut or the process is killed, at an operation by chance; then another
+/// one on what is left. Seeds differ in what fails meanwhile.
 fn lives(seed: u64) {
     let mut random = Random::new(seed);
     let mut disk = SimStorage::new(seed);
@@ -68,15 +72,34 @@ fn lives(seed: u64) {
     for life in 0..6 {
         let what = format!("seed {seed}, life {life}");
         model.check(&packed, PAGES, &what);
-        if seed % 2 == 1 {
-            disk.set_error_chance(StorageOp::Write, FaultKind::Io, 60_000);
+        match seed % 4 {
+            0 => {}
+            1 => disk.set_error_chance(StorageOp::Write, FaultKind::Io, 60_000),
+            2 => disk.set_error_chance(StorageOp::SetLen, FaultKind::NoSpace, 300_000),
+            _ => {
+                disk.set_error_chance(StorageOp::Write, FaultKind::Io, 20_000);
+                disk.set_error_chance(StorageOp::Sync, FaultKind::Io, 20_000);
+            }
         }
-        disk.crash_at(disk.operation_count() + 1 + random.below(60) as u64);
+        let at = disk.operation_count() + 1 + random.below(60) as u64;
+        let is_killed = random.below(3) == 0;
+        match is_killed {
+            true => disk.kill_at(at),
+            false => disk.crash_at(at),
+        }
         version = live((&disk, &packed), (&mut model, &mut random), version..) + 1;
-        disk = disk.crash();
+        let known = packed.usage().sequence;
+        disk = if is_killed { disk.kill() } else { disk.crash() };
         drop(packed);
-        // Opening writes nothing, so a crash in it changes nothing either.
-        packed = reopen(&disk, seed + 1 + life).unwrap_or_else(|error| panic!("{what}: {error}"));
+        if random.below(4) == 0 {
+            // Opening syncs, and changes nothing else.
+            disk.crash_at(disk.operation_count() + 1);
+            assert!(reopen(&disk, seed).is_err(), "{what}");
+            disk = disk.crash();
+        }
+        let settings = settings(seed + 1 + life);
+        packed = PackedFile::open(disk.open(FILE).unwrap(), settings, Access::ReadWrite, known)
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     model.check(&packed, PAGES, &format!("seed {seed}, at last"));
 }

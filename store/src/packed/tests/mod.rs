@@ -5,5 +5,6 @@ mod access;
 mod crash;
 mod damage;
 mod faults;
+mod impossible;
 mod model;
 mod room;
