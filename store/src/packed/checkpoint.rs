@@ -13,6 +13,7 @@ use super::error::Result;
 use super::file::{META_CODEC, PackedFile, Writer};
 use super::geometry::{BLOCK, SMALL_SEGMENTS, UNIT};
 use super::map::{Cost, Pending};
+use super::reserve::Left;
 use super::root::{Root, Tail};
 use super::run::{RunKind, STREAMS, Stream};
 use super::segments::{Segments, Trial};
@@ -91,7 +92,7 @@ impl PackedFile {
     /// segments hold with all that, then the top.
     fn fill_map(&self, writer: &mut Writer) -> Result<Filled<'_>> {
         let dirty = self.map.read().dirty();
-        let mut appender = Appender::new(self, writer, 0);
+        let mut appender = Appender::new(self, writer, Left::default());
         let lens: Vec<usize> = dirty.iter().map(|node| node.len).filter(|len| *len > 0).collect();
         let nodes = appender.place(writer, MAP_RUN, &lens)?;
         let directory = self.map.read().directory_lens();
@@ -189,7 +190,8 @@ impl PackedFile {
     fn cut(&self, writer: &mut Writer, blocks: u64) -> Result<()> {
         let checkpoint = self.spare_blocks(writer).max(blocks);
         let promised = self.totals.lock().promised;
-        let keep = checkpoint + self.cleaner_blocks(writer) + promised;
+        let ahead = writer.segments.room_ahead(&writer.chain.tails);
+        let keep = self.cleaner_blocks(writer) + (checkpoint + promised).saturating_sub(ahead);
         let needed = writer.segments.needed(&writer.chain.tails, keep);
         if needed < writer.segments.count() {
             self.file.set_len(self.geometry.offset_of(needed))?;

@@ -199,7 +199,7 @@ impl PackedFile {
     pub(super) fn note_totals(&self, writer: &Writer) {
         let (segments, tails) = (&writer.segments, &writer.chain.tails);
         let map = self.map.read().cost();
-        let spare = self.checkpoint_blocks(writer, map) + self.cleaner_blocks(writer);
+        let page_room = self.page_room(writer);
         let mut totals = self.totals.lock();
         totals.usage = Usage {
             file_bytes: self.geometry.offset_of(segments.count()),
@@ -210,7 +210,7 @@ impl PackedFile {
         };
         totals.victim = segments.victim(tails, writer.chain.sequence);
         totals.wants_checkpoint = is_due(writer, map);
-        totals.page_room = segments.room(tails, &[]).saturating_sub(spare);
+        totals.page_room = page_room;
     }
 
     /// Forgets parts of the map until about `nodes` nodes of 16 KiB are in memory. Those that are

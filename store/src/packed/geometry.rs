@@ -54,9 +54,14 @@ impl Geometry {
     /// Blocks of `segment` that runs of pages or of the map's nodes fill in any case, whatever the
     /// lengths of their images: an image that does not fit at its end goes to another segment.
     pub fn sure_blocks_of(self, segment: u32) -> u64 {
-        let blocks = u64::from(self.blocks_of(segment));
+        self.sure_blocks_in(self.blocks_of(segment))
+    }
+
+    /// The same, if `blocks` blocks of a segment are left.
+    pub fn sure_blocks_in(self, blocks: u32) -> u64 {
+        let blocks = u64::from(blocks);
         // Nodes take up to five blocks, and headers of many small images up to an eighth.
-        let nodes = blocks * 3 / 4 - 5;
+        let nodes = (blocks * 3 / 4).saturating_sub(5);
         nodes.min(blocks / self.page_blocks * self.page_blocks)
     }
 

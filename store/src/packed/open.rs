@@ -225,8 +225,8 @@ impl PackedFile {
                 let Some((header, changes, checksum)) = self.header_at(segment, offset)? else {
                     continue;
                 };
-                let fits =
-                    header.blocks > 0 && block + header.blocks <= self.geometry.blocks_of(segment);
+                let room = self.geometry.blocks_of(segment) - block;
+                let fits = (1..=room).contains(&header.blocks);
                 if header.stream == stream
                     && header.file == self.number
                     && header.previous == chain.checksum

@@ -9,7 +9,8 @@
 //! So on a full disk a batch fails, and a checkpoint and the cleaner still make room for it.
 //!
 //! Room is counted in blocks that a segment holds for sure: see
-//! [`Geometry::sure_blocks_of`](super::geometry::Geometry::sure_blocks_of).
+//! [`Geometry::sure_blocks_of`](super::geometry::Geometry::sure_blocks_of). Pages, frees and
+//! checkpoints also find it at the end of the segment that their stream fills.
 
 use super::entry::ENTRY_BYTES;
 use super::error::Result;
@@ -17,11 +18,21 @@ use super::file::{PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT};
 use super::map::Cost;
 use super::segments::Segments;
+use super::write::Appender;
 
 /// Header of a checkpoint's run, and blocks that are filled in part.
 const SPARE_BLOCKS: u64 = 2;
 /// An object and an entry in the header of a run, or in a table.
 const ROW_BYTES: u64 = 12 + ENTRY_BYTES as u64;
+
+/// Blocks of room that a batch leaves to others.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Left {
+    /// In idle segments.
+    pub idle: u64,
+    /// In those, and in the segment that the first stream fills.
+    pub all: u64,
+}
 
 /// What room is for.
 #[derive(Clone, Copy)]
@@ -56,22 +67,13 @@ impl PackedFile {
             }
         }
         let mut writer = self.writer_for_change()?;
-        let spare = self.spare_blocks(&writer) + self.cleaner_blocks(&writer);
-        self.grow_for(&mut writer, blocks + spare)?;
+        let mut left = self.left_by(&writer, Purpose::Pages, self.map.read().cost());
+        left.all += blocks;
+        let appender = Appender::new(self, &writer, left);
+        appender.make_room(&mut writer, None, &appender.chain.tails)?;
         self.totals.lock().promised = blocks;
         self.note_totals(&writer);
         Ok(())
-    }
-
-    /// Lets the file grow until idle segments have room for `blocks` blocks.
-    fn grow_for(&self, writer: &mut Writer, blocks: u64) -> Result<()> {
-        let mut room = writer.segments.room(&writer.chain.tails, &[]);
-        let mut count = writer.segments.count();
-        while room < blocks {
-            room += self.geometry.sure_blocks_of(count);
-            count += 1;
-        }
-        self.grow(writer, count)
     }
 
     /// Lets the file grow to `count` segments.
@@ -93,12 +95,24 @@ impl PackedFile {
     }
 
     /// Blocks that a batch leaves, if `map` is what a checkpoint has to write after it.
-    pub(super) fn left_by(&self, writer: &Writer, purpose: Purpose, map: Cost) -> u64 {
-        let checkpoint = self.checkpoint_blocks(writer, map);
+    pub(super) fn left_by(&self, writer: &Writer, purpose: Purpose, map: Cost) -> Left {
+        let (checkpoint, cleaner) =
+            (self.checkpoint_blocks(writer, map), self.cleaner_blocks(writer));
         match purpose {
-            Purpose::Pages => checkpoint + self.cleaner_blocks(writer),
-            Purpose::Frees => checkpoint,
-            Purpose::Cleaner => checkpoint + self.totals.lock().promised,
+            Purpose::Pages => Left { idle: cleaner, all: checkpoint + cleaner },
+            Purpose::Frees => Left { idle: 0, all: checkpoint },
+            Purpose::Cleaner => Left { idle: 0, all: checkpoint + self.totals.lock().promised },
+        }
+    }
+
+    /// Blocks of room that pages have.
+    pub(super) fn page_room(&self, writer: &Writer) -> u64 {
+        let (segments, tails) = (&writer.segments, &writer.chain.tails);
+        let left = self.left_by(writer, Purpose::Pages, self.map.read().cost());
+        let idle = segments.room(tails, &[]);
+        match idle >= left.idle {
+            true => (idle + segments.room_ahead(tails)).saturating_sub(left.all),
+            false => 0,
         }
     }
 
@@ -118,8 +132,9 @@ impl PackedFile {
         (bytes + 2 * images * ROW_BYTES).div_ceil(BLOCK as u64) + SPARE_BLOCKS
     }
 
-    /// Blocks that emptying a segment takes at most.
+    /// Blocks that emptying a segment takes: a segment of the same size has room for what is in use
+    /// in one.
     pub(super) fn cleaner_blocks(&self, writer: &Writer) -> u64 {
-        u64::from(self.geometry.blocks_of(writer.segments.count().saturating_sub(1)))
+        self.geometry.sure_blocks_of(writer.segments.count().saturating_sub(1))
     }
 }

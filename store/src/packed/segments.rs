@@ -299,6 +299,12 @@ impl Segments {
         room - taken.map(|segment| self.geometry.sure_blocks_of(*segment)).sum::<u64>()
     }
 
+    /// Blocks that new runs surely find in the segment that the first stream fills.
+    pub fn room_ahead(&self, tails: &[Tail; STREAMS]) -> u64 {
+        let left = |segment| self.geometry.blocks_of(segment) - tails[0].filled;
+        tails[0].segment.map_or(0, |segment| self.geometry.sure_blocks_in(left(segment)))
+    }
+
     /// The length in segments that the file can be cut to, so that there is still room for `keep`
     /// blocks.
     pub fn needed(&self, tails: &[Tail; STREAMS], keep: u64) -> u32 {

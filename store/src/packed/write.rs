@@ -8,7 +8,7 @@ use super::error::{Error, Result};
 use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
 use super::open::RESTORE;
-use super::reserve::Purpose;
+use super::reserve::{Left, Purpose};
 use super::root::Tail;
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
@@ -52,12 +52,11 @@ pub(super) struct Appender<'a> {
     file: &'a PackedFile,
     pub chain: Chain,
     drafts: Vec<Draft>,
-    /// Blocks of room that the runs leave to others.
-    leave: u64,
+    leave: Left,
 }
 
 impl<'a> Appender<'a> {
-    pub fn new(file: &'a PackedFile, writer: &Writer, leave: u64) -> Appender<'a> {
+    pub fn new(file: &'a PackedFile, writer: &Writer, leave: Left) -> Appender<'a> {
         Appender { file, chain: writer.chain.clone(), drafts: Vec::new(), leave }
     }
 
@@ -105,7 +104,10 @@ impl<'a> Appender<'a> {
                 }
                 _ => None,
             };
-            tails[stream.index()].segment = Some(other.ok_or(error)?);
+            let tail = &mut tails[stream.index()];
+            // It may be the one that was to come next.
+            (tail.segment, tail.next, tail.after) = (Some(other.ok_or(error)?), u32::MAX, u32::MAX);
+            tails[stream.index()].next = writer.segments.choose(&tails, &own);
         }
         tails[stream.index()].after = writer.segments.choose(&tails, &own);
         self.chain.tails = tails;
@@ -118,17 +120,21 @@ impl<'a> Appender<'a> {
     }
 
     /// Lets the file grow until it has the segment, and beside it the room that others need.
-    fn make_room(
+    pub fn make_room(
         &self,
         writer: &mut Writer,
         segment: Option<u32>,
         tails: &[Tail; STREAMS],
     ) -> Result<()> {
         let geometry = self.file.geometry;
-        let mut room = writer.segments.room(tails, &self.segments());
+        let mut idle = writer.segments.room(tails, &self.segments());
+        let ahead = writer.segments.room_ahead(tails);
         let mut count = writer.segments.count();
-        while segment.is_some_and(|segment| segment >= count) || room < self.leave {
-            room += if segment == Some(count) { 0 } else { geometry.sure_blocks_of(count) };
+        let is_enough = |idle: u64| idle >= self.leave.idle && idle + ahead >= self.leave.all;
+        while count <= geometry.segments_max()
+            && (segment.is_some_and(|segment| segment >= count) || !is_enough(idle))
+        {
+            idle += if segment == Some(count) { 0 } else { geometry.sure_blocks_of(count) };
             count += 1;
         }
         self.file.grow(writer, count)

@@ -1,5 +1,7 @@
 //! Batches of several files at once.
 
+use parking_lot::Mutex;
+
 use super::error::{Error, Result};
 use super::write::Prepared;
 use crate::storage::{IoOp, Storage, StorageFile};
@@ -40,20 +42,8 @@ pub fn write_all(
         }
     }
     let written = batches.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok());
-    let mut syncs: Vec<Sync<'_>> =
-        written.map(|(batch, outcome)| (batch.io_file(), outcome)).collect();
-    match threads {
-        Threads::Caller => sync(&mut syncs),
-        Threads::SideBySide => {
-            let share = syncs.len().div_ceil(SYNCS_MAX).max(1);
-            std::thread::scope(|scope| {
-                let mut shares = syncs.chunks_mut(share);
-                let last = shares.next_back();
-                shares.for_each(|share| _ = scope.spawn(|| sync(share)));
-                last.into_iter().for_each(sync);
-            });
-        }
-    }
+    let syncs: Vec<Sync<'_>> = written.map(|(batch, outcome)| (batch.io_file(), outcome)).collect();
+    sync_all(syncs, threads);
     for (outcome, batch) in outcomes.iter().zip(batches) {
         match outcome {
             Ok(()) => batch.publish(),
@@ -66,10 +56,29 @@ pub fn write_all(
 /// A file whose writes have succeeded, and the outcome of its batch.
 type Sync<'a> = (&'a dyn StorageFile, &'a mut Result<()>);
 
-fn sync(files: &mut [Sync<'_>]) {
-    for (file, outcome) in files {
-        **outcome = file.sync_data().map_err(Error::from);
-    }
+fn sync_all(files: Vec<Sync<'_>>, threads: Threads) {
+    let helpers = match threads {
+        Threads::Caller => 0,
+        Threads::SideBySide => files.len().clamp(1, SYNCS_MAX) - 1,
+    };
+    let queue = Mutex::new(files.into_iter());
+    let sync = || {
+        loop {
+            let next = queue.lock().next();
+            let Some((file, outcome)) = next else { break };
+            *outcome = file.sync_data().map_err(Error::from);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            // If the system has no thread left, fewer sync.
+            let name = "tidepool-sync".to_owned();
+            if std::thread::Builder::new().name(name).spawn_scoped(scope, sync).is_err() {
+                break;
+            }
+        }
+        sync();
+    });
 }
 
 impl Error {

@@ -181,6 +181,68 @@ fn runs_that_no_chain_leads_to_are_not_missed() {
     model.check(&packed, 20, "after the failed roots");
 }
 
+/// The same, if the root lands: nothing is written over the runs, also if they lie where the stream
+/// was to go on.
+#[test]
+fn runs_that_no_chain_leads_to_stay_if_a_root_may_lead_to_them() {
+    let life = |disk: &SimStorage, model: &mut Model| -> Result<()> {
+        let is_armed = Arc::new(AtomicBool::new(false));
+        let packed = create_failing(disk, is_armed.clone(), true);
+        disk.sync_dir("").unwrap();
+        write(&packed, model, &whole(1020..1035, 1))?;
+        packed.reserve(100)?;
+        write(&packed, model, &whole(1000..1024, 2))?;
+        packed.checkpoint()?;
+        write(&packed, model, &whole(1000..1020, 3))?;
+        let segments = {
+            let mut writer = packed.writer.lock();
+            let count = writer.segments.count();
+            let tails = writer.chain.tails;
+            let idle = writer.segments.choose_any(&tails, &[]).unwrap();
+            let tail = &mut writer.chain.tails[0];
+            let blocks = packed.geometry.blocks_of(tail.segment.unwrap());
+            (tail.filled, tail.next, tail.after) = (blocks, count + 90, idle);
+            count
+        };
+        disk.set_capacity(Some(disk.used_bytes()));
+        is_armed.store(true, Ordering::Relaxed);
+        match packed.checkpoint() {
+            Err(Error::Storage(error)) if error.to_string().contains("armed") => {}
+            outcome => return outcome,
+        }
+        // The next runs of the map do not fit behind those, and differ from them.
+        {
+            let mut writer = packed.writer.lock();
+            let tail = &mut writer.chain.tails[0];
+            tail.filled = packed.geometry.blocks_of(tail.segment.unwrap());
+        }
+        for segment in 0..segments {
+            packed.clean(Victim { segment, live_units: 1, units: 1, age: 0 })?;
+        }
+        write(&packed, model, &[(1001, 61), (1033, 61)])?;
+        packed.checkpoint()
+    };
+    let first = {
+        let disk = SimStorage::new(3);
+        create(&disk, 1);
+        disk.operation_count()
+    };
+    let whole = SimStorage::new(3);
+    life(&whole, &mut Model::default()).unwrap();
+    for at in first + 1..=whole.operation_count() {
+        let disk = SimStorage::new(3);
+        disk.crash_at(at);
+        let mut model = Model::default();
+        let _ = life(&disk, &mut model);
+        for outcome in 0..6 {
+            let disk = disk.crash_with(outcome);
+            let what = format!("cut at {at}, outcome {outcome}");
+            let packed = reopen(&disk, 9).unwrap_or_else(|error| panic!("{what}: {error}"));
+            model.clone().check(&packed, PAGES, &what);
+        }
+    }
+}
+
 /// What a killed process wrote and did not sync counts only once it is durable.
 #[test]
 fn what_a_killed_process_left_is_durable_before_it_counts() {
