@@ -8,3 +8,4 @@ mod faults;
 mod impossible;
 mod model;
 mod room;
+mod threads;
