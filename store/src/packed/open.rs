@@ -6,6 +6,10 @@
 //! durable when it was written. Runs up to there are whole. The images of later ones are checked,
 //! and the first run with a spoilt one ends the chain: a crash came before its sync.
 //!
+//! The runs of a checkpoint count only by their root: the chain ends before them. A root that failed
+//! may be on the disk all the same, and then the runs of the attempts after it say where streams
+//! went on from the root before it: that can contradict the one that is there.
+//!
 //! A run that did not count stays where it is. A root is written before the next run
 //! ([`Writer::must_checkpoint`]), since the two could be mistaken for each other.
 //!
@@ -193,7 +197,12 @@ impl PackedFile {
     fn follow_chain(&self) -> Result<Vec<Link>> {
         let mut writer = self.writer.lock();
         let (mut chain, mut links) = (writer.chain.clone(), Vec::new());
+        let mut is_void_behind = false;
         while let Some(link) = self.successor(&chain)? {
+            if link.header.kind == RunKind::Map {
+                is_void_behind = true;
+                break;
+            }
             follow(&mut chain, &link);
             links.push(link);
         }
@@ -201,11 +210,12 @@ impl PackedFile {
         let unsure = links.iter().position(|link| link.header.sequence > durable);
         for at in unsure.unwrap_or(links.len())..links.len() {
             if !self.is_whole(&links[at])? {
+                is_void_behind = true;
                 links.truncate(at);
                 break;
             }
         }
-        let (mut end, found) = (writer.chain.clone(), chain.sequence);
+        let mut end = writer.chain.clone();
         links.iter().for_each(|link| follow(&mut end, link));
         if let Some(later) = self.durable_behind(&end)? {
             return Err(self.damaged(format!(
@@ -213,7 +223,7 @@ impl PackedFile {
                 end.sequence + 1
             )));
         }
-        writer.must_checkpoint = found != end.sequence;
+        writer.must_checkpoint = is_void_behind;
         Ok(links)
     }
 
@@ -343,8 +353,7 @@ impl PackedFile {
     fn apply(&self, links: Vec<Link>) -> Result<()> {
         let mut writer = self.writer.lock();
         for link in links {
-            let pages = link.header.kind == RunKind::Pages;
-            for (object, entry) in link.changes.iter().filter(|_| pages) {
+            for (object, entry) in &link.changes {
                 let Object::Page { space, no } = *object else {
                     return Err(self.corrupt(*object, "it is in a run of pages"));
                 };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::entry::Object;
 use super::super::geometry::{BLOCK, ROOT_BLOCKS};
+use super::super::root::{Root, Slot};
 use super::super::run::RunHeader;
 use super::super::*;
 use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of, reopen, settings};
@@ -92,7 +93,10 @@ fn life_with_failed_root(disk: &SimStorage, model: &mut Model, how: StorageOp) -
     write(&packed, model, &whole(1000..1024, 5))?;
     packed.checkpoint()?;
     write(&packed, model, &[(1003, 50), (1007, 50)])?;
-    write(&packed, model, &whole(1000..1020, 6))?;
+    // A segment that is empty, and that no stream may fill before a root.
+    for version in 6..9 {
+        write(&packed, model, &whole(1000..1015, version))?;
+    }
     match how {
         StorageOp::Write => is_armed.store(true, Ordering::Relaxed),
         _ => disk.inject(Fault::new(StorageOp::Sync, FaultKind::Io).skip(1)),
@@ -122,6 +126,23 @@ fn life_with_failed_root(disk: &SimStorage, model: &mut Model, how: StorageOp) -
     Ok(())
 }
 
+/// Batches of two streams after a start, and another start.
+fn go_on(disk: &SimStorage, packed: PackedFile, model: &mut Model, what: &str) {
+    for version in 70..73 {
+        write(&packed, model, &whole(1000..1016, version)).unwrap();
+        let moved = [(1020, version), (1021, version)];
+        let images = moved.map(|(no, version)| image(no, version));
+        packed.write(Stream::Moved, &images).unwrap();
+        model.durable(&moved);
+    }
+    let known = packed.usage().sequence;
+    drop(packed);
+    let file = disk.open(FILE).unwrap();
+    let packed = PackedFile::open(file, settings(10), Access::ReadWrite, known)
+        .unwrap_or_else(|error| panic!("{what}, and then: {error}"));
+    model.check(&packed, PAGES, what);
+}
+
 /// Nothing is written over what a root leads to whose write failed: it may be on the disk.
 #[test]
 fn a_root_that_failed_and_is_there_all_the_same_leads_to_whole_nodes() {
@@ -136,16 +157,61 @@ fn a_root_that_failed_and_is_there_all_the_same_leads_to_whole_nodes() {
         for at in first + 1..=whole.operation_count() {
             let disk = SimStorage::new(3);
             disk.crash_at(at);
-            let mut model = Model::default();
+            let mut model = Model { first: 995, ..Model::default() };
             let outcome = life_with_failed_root(&disk, &mut model, how);
             assert!(outcome.is_err() || at == whole.operation_count());
             for outcome in 0..6 {
                 let disk = disk.crash_with(outcome);
                 let what = format!("{how:?} fails, cut at {at}, outcome {outcome}");
                 let packed = reopen(&disk, 9).unwrap_or_else(|error| panic!("{what}: {error}"));
-                model.clone().check(&packed, PAGES, &what);
+                let mut model = model.clone();
+                model.check(&packed, PAGES, &what);
+                if outcome < 2 {
+                    go_on(&disk, packed, &mut model, &what);
+                }
             }
         }
+    }
+}
+
+/// Runs of a checkpoint go on from the root before one that failed. If that one is there all the
+/// same, what they say of the streams does not fit it: a start does not follow them.
+#[test]
+fn a_start_does_not_follow_the_runs_of_a_checkpoint_without_its_root() {
+    let disk = SimStorage::new(1);
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let packed = create_failing(&disk, is_armed.clone(), true);
+    disk.sync_dir("").unwrap();
+    let mut model = Model { first: 995, ..Model::default() };
+    write(&packed, &mut model, &whole(1000..1030, 1)).unwrap();
+    packed.checkpoint().unwrap();
+    write(&packed, &mut model, &whole(1000..1015, 2)).unwrap();
+    is_armed.store(true, Ordering::Relaxed);
+    packed.checkpoint().unwrap_err();
+    let mut blocks = crate::storage::AlignedBuf::zeroed(ROOT_BLOCKS as usize * BLOCK);
+    packed.file.read_at(&mut blocks, 0).unwrap();
+    let roots = blocks.chunks(BLOCK).filter_map(|block| match Root::decode(block) {
+        Slot::Root(root) => Some(*root),
+        _ => None,
+    });
+    let landed = roots.max_by_key(|root| root.number).unwrap();
+    {
+        let mut writer = packed.writer.lock();
+        assert_eq!(landed.number, writer.next_root - 2);
+        let moved = landed.tails[1];
+        assert!(!writer.segments.is_pinned(moved.next));
+        writer.chain.tails[0].next = moved.next;
+    }
+    // The runs of the next attempt are durable, its root is not.
+    disk.crash_at(disk.operation_count() + 3);
+    packed.checkpoint().unwrap_err();
+    for outcome in 0..20 {
+        let disk = disk.crash_with(outcome);
+        let what = format!("outcome {outcome}");
+        let packed = reopen(&disk, 9).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let mut model = model.clone();
+        model.check(&packed, PAGES, &what);
+        go_on(&disk, packed, &mut model, &what);
     }
 }
 
@@ -232,7 +298,7 @@ fn runs_that_no_chain_leads_to_stay_if_a_root_may_lead_to_them() {
     for at in first + 1..=whole.operation_count() {
         let disk = SimStorage::new(3);
         disk.crash_at(at);
-        let mut model = Model::default();
+        let mut model = Model { first: 995, ..Model::default() };
         let _ = life(&disk, &mut model);
         for outcome in 0..6 {
             let disk = disk.crash_with(outcome);

@@ -78,6 +78,8 @@ pub struct Model {
     pub perhaps: HashMap<u32, Vec<u32>>,
     /// The newest run that is known to be durable.
     pub sequence: u64,
+    /// The first page that is checked.
+    pub first: u32,
 }
 
 impl Model {
@@ -94,10 +96,10 @@ impl Model {
         }
     }
 
-    /// Checks every page up to `pages`, and makes what was found the truth.
+    /// Checks every page from `first` up to `pages`, and makes what was found the truth.
     pub fn check(&mut self, packed: &PackedFile, pages: u32, what: &str) {
         let mut bytes = vec![0; PAGE];
-        for no in 0..pages {
+        for no in self.first..pages {
             let found = packed
                 .read(SPACE, no, &mut bytes)
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
