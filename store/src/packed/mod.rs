@@ -27,10 +27,10 @@
 //!    written over what it leads to until a later one counts.
 //! 5. A start syncs the file before it believes what it reads.
 //!
-//! # What nothing finds out
+//! # What a start may not find out
 //! If both copies of the newest root rot, a start takes the root before it, and the file is as it
-//! was then, as far as its nodes have not been written over. Only the run that the caller knows of
-//! ([`PackedFile::open`]) shows it.
+//! was then, as far as its nodes have not been written over. A later run that lies where a stream
+//! can go on shows it; if none does, only the run that the caller knows of ([`PackedFile::open`]).
 //!
 //! # Locking order
 //! `PackedFile::writer` → `PackedFile::map` → `PackedFile::totals`. The writer's mutex is held from

@@ -6,9 +6,9 @@
 //! durable when it was written. Runs up to there are whole. The images of later ones are checked,
 //! and the first run with a spoilt one ends the chain: a crash came before its sync.
 //!
-//! The runs of a checkpoint count only by their root: the chain ends before them. A root that failed
-//! may be on the disk all the same, and then the runs of the attempts after it say where streams
-//! went on from the root before it: that can contradict the one that is there.
+//! The runs of a checkpoint count only by their root: the chain ends before them. A root that
+//! failed may be on the disk all the same, and then the runs of the attempts after it say where
+//! streams went on from the root before it: that can contradict the one that is there.
 //!
 //! A run that did not count stays where it is. A root is written before the next run
 //! ([`Writer::must_checkpoint`]), since the two could be mistaken for each other.

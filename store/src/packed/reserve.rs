@@ -52,8 +52,8 @@ impl PackedFile {
     /// it. A checkpoint cuts the file no shorter than what is left of it; so the surplus goes with
     /// the next checkpoint after the pages were written, or after `reserve(0)`.
     ///
-    /// Cheap if there is room already: then it waits for no batch. A checkpoint and the cleaner
-    /// have room apart from this.
+    /// Cheap if there is room already: then it waits for no batch. Else the calling thread must not
+    /// hold one. A checkpoint and the cleaner have room apart from this.
     ///
     /// # Errors
     /// The disk is full: the file and what was reserved are as before.

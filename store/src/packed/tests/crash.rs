@@ -15,7 +15,10 @@ fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u3
             let first = random.below(PAGES as usize) as u32;
             let count = 1 + random.below(24) as u32;
             let images: Vec<(u32, u32)> = (0..count)
-                .map(|at| ((first + at) % PAGES, if random.below(12) == 0 { 0 } else { version }))
+                .map(|at| {
+                    let no = model.page((first + at) % PAGES);
+                    (no, if random.below(12) == 0 { 0 } else { version })
+                })
                 .collect();
             let batch: Vec<Image> = images
                 .iter()
@@ -66,8 +69,12 @@ fn live(
 fn lives(seed: u64) {
     let mut random = Random::new(seed);
     let mut disk = SimStorage::new(seed);
-    let mut model = Model::default();
+    // One leaf, several, and one for each page.
+    let mut model = Model { stride: [1, 97, 1030][random.below(3)], ..Model::default() };
     let mut packed = create(&disk, seed);
+    if random.below(3) == 0 {
+        disk.set_capacity(Some([600, 900][random.below(2)] << 10));
+    }
     let mut version = 1;
     for life in 0..6 {
         let what = format!("seed {seed}, life {life}");

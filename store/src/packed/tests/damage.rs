@@ -81,6 +81,21 @@ fn one_block_of_a_root_may_rot() {
     }
 }
 
+/// The root before it is whole, but the file has had runs since the newest.
+#[test]
+fn the_loss_of_the_newest_root_is_reported() {
+    let (disk, model) = filled();
+    // Root 2 is in the first two blocks.
+    for block in [0, 1] {
+        disk.corrupt(FILE, block * BLOCK as u64 + 50, 1);
+    }
+    for known in [0, model.sequence] {
+        let open =
+            PackedFile::open(disk.open(FILE).unwrap(), settings(9), Access::ReadWrite, known);
+        assert!(open.is_err(), "known: {known}");
+    }
+}
+
 /// As after a write that a disk acknowledged and lost: the bytes of before are there.
 #[test]
 fn an_older_state_of_any_block_is_found_out() {

@@ -80,9 +80,16 @@ pub struct Model {
     pub sequence: u64,
     /// The first page that is checked.
     pub first: u32,
+    /// From one page that is checked to the next; 0: 1.
+    pub stride: u32,
 }
 
 impl Model {
+    /// The number of the page that is checked as number `at`.
+    pub fn page(&self, at: u32) -> u32 {
+        at * self.stride.max(1)
+    }
+
     pub fn durable(&mut self, images: &[(u32, u32)]) {
         for (no, version) in images {
             self.durable.insert(*no, *version);
@@ -99,7 +106,7 @@ impl Model {
     /// Checks every page from `first` up to `pages`, and makes what was found the truth.
     pub fn check(&mut self, packed: &PackedFile, pages: u32, what: &str) {
         let mut bytes = vec![0; PAGE];
-        for no in self.first..pages {
+        for no in (self.first..pages).map(|at| self.page(at)).collect::<Vec<_>>() {
             let found = packed
                 .read(SPACE, no, &mut bytes)
                 .unwrap_or_else(|error| panic!("{what}: {error}"));

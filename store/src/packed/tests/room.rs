@@ -48,6 +48,22 @@ fn a_reserve_that_the_disk_has_no_room_for_changes_nothing() {
     packed.write(Stream::Flushed, &[image(0, 2)]).unwrap();
 }
 
+#[test]
+fn a_small_file_stays_small() {
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    for version in 1..100 {
+        packed.write(Stream::Flushed, &[image(0, version), image(1, version)]).unwrap();
+        if version % 10 == 0 {
+            packed.checkpoint().unwrap();
+        }
+        assert!(used(&disk) <= (16 + 5 * 64) << 10, "{} bytes", used(&disk));
+    }
+    packed.checkpoint().unwrap();
+    println!("{} bytes, {:?}", used(&disk), packed.usage());
+    assert!(used(&disk) <= (16 + 3 * 64) << 10, "{} bytes", used(&disk));
+}
+
 /// A checkpoint leaves what is reserved, and cuts off what is no longer.
 #[test]
 fn the_surplus_of_a_reserve_goes_with_a_checkpoint_after_it_was_used() {
