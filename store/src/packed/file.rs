@@ -115,7 +115,7 @@ pub struct Usage {
     pub occupied_bytes: u64,
     /// Bytes of images in use, the map's among them, in whole units.
     pub live_bytes: u64,
-    /// Bytes that the map takes in memory.
+    /// Bytes that the map and the table of segments take in memory, at most.
     pub memory_bytes: u64,
     /// The newest durable run.
     pub sequence: u64,
@@ -180,8 +180,9 @@ impl PackedFile {
 
     /// What the file takes. Waits for no batch.
     pub fn usage(&self) -> Usage {
-        let memory_bytes = self.map.read().memory_bytes() as u64;
-        Usage { memory_bytes, ..self.totals.lock().usage }
+        let map = self.map.read().memory_bytes() as u64;
+        let usage = self.totals.lock().usage;
+        Usage { memory_bytes: map + usage.memory_bytes, ..usage }
     }
 
     /// The segment that is worth most to empty. Waits for no batch.
@@ -205,7 +206,7 @@ impl PackedFile {
             file_bytes: self.geometry.offset_of(segments.count()),
             occupied_bytes: segments.occupied_bytes(tails),
             live_bytes: segments.live_units_total() * UNIT as u64,
-            memory_bytes: 0,
+            memory_bytes: segments.memory_bytes(),
             sequence: writer.chain.synced,
         };
         totals.victim = segments.victim(tails, writer.chain.sequence);

@@ -20,6 +20,9 @@ const PART_SEGMENTS: usize = 4096;
 /// Units in use, newest run.
 const ROW_BYTES: usize = 8;
 
+/// Bytes that a segment takes in memory: its row, and its place among idle ones or victims.
+const SEGMENT_BYTES: u64 = size_of::<Row>() as u64 + 32;
+
 /// The table of segments and the map do not fit together.
 pub type Miscounted = &'static str;
 
@@ -330,6 +333,11 @@ impl Segments {
     /// How many segments have images in use.
     pub fn in_use(&self) -> u32 {
         self.in_use
+    }
+
+    /// Bytes that the table takes in memory, at most.
+    pub fn memory_bytes(&self) -> u64 {
+        u64::from(self.count()) * SEGMENT_BYTES
     }
 
     /// Units in use in a segment.
