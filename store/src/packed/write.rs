@@ -294,6 +294,8 @@ impl PackedFile {
             self.write_map(&mut writer)?;
         }
         for image in images {
+            let page = self.settings.page_size.bytes();
+            assert!(image.bytes.len() <= page, "an image is no longer than a page");
             self.find(image.space, image.no)?;
         }
         let (mut appender, spots) = match self.place(&mut writer, stream, images) {

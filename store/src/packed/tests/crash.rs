@@ -113,7 +113,7 @@ fn lives(seed: u64) {
 
 #[test]
 fn what_was_durable_is_there_after_power_cuts() {
-    seeds(60).for_each(lives);
+    seeds(40).for_each(lives);
 }
 
 /// The seeds that the environment asks for, else the first `count`.
@@ -190,7 +190,7 @@ fn the_power_can_be_cut_at_any_operation() {
 /// the same, and with the cleaner it makes room for the batch.
 #[test]
 fn a_full_disk_loses_nothing() {
-    for seed in 0..20 {
+    for seed in 0..9 {
         let disk = SimStorage::new(seed);
         let (mut model, mut random) = (Model::default(), Random::new(seed));
         let packed = create(&disk, seed);
