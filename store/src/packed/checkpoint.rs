@@ -4,15 +4,20 @@
 //! All of it is placed before any of it is filled, since a node holds the places of its children,
 //! and the table of segments counts the node's own images. Until the root is durable, the images
 //! that the older root leads to stay as they are.
+//!
+//! A root whose write failed may be on the disk all the same, or may come there. So what it leads
+//! to stays as well, until a later root is durable: the next attempt goes on behind it.
 
 use super::entry::{Entry, Object};
 use super::error::Result;
 use super::file::{META_CODEC, PackedFile, Writer};
-use super::geometry::{BLOCK, SMALL_SEGMENTS};
-use super::map::Stored;
-use super::root::Root;
-use super::run::{RunKind, Stream};
-use super::segments::Segments;
+use super::geometry::{BLOCK, SMALL_SEGMENTS, UNIT};
+use super::map::{Cost, Pending};
+use super::reserve::Left;
+use super::root::{Root, Tail};
+use super::run::{RunKind, STREAMS, Stream};
+use super::segments::{Segments, Trial};
+use super::top::{self, Rows};
 use super::write::{Appender, Spot};
 use crate::storage::AlignedBuf;
 
@@ -23,144 +28,171 @@ const INTERVAL_MAX: u64 = 4 << 30;
 /// And as a share of the file: an eighth. The map of the pages is 1/200 of their images, so all of
 /// it each time costs 4 %.
 const INTERVAL_DIVISOR: u64 = 8;
+/// Nodes of the map to be written from which a checkpoint is due: they take 128 MiB.
+const DIRTY_NODES_MAX: u64 = 8192;
 
 const MAP_RUN: (RunKind, Stream) = (RunKind::Map, Stream::Flushed);
 
-impl PackedFile {
-    /// Whether another checkpoint is due: enough was written since the last one.
-    pub fn wants_checkpoint(&self) -> bool {
-        let writer = self.writer.lock();
-        let occupied = writer.segments.live_units_total() * super::geometry::UNIT as u64;
-        let interval = (occupied / INTERVAL_DIVISOR).clamp(INTERVAL_MIN, INTERVAL_MAX);
-        writer.since_checkpoint >= interval
-    }
+/// Whether a checkpoint is due, if `map` is what it has to write of the map.
+pub(super) fn is_due(writer: &Writer, map: Cost) -> bool {
+    let live = writer.segments.live_units_total() * UNIT as u64;
+    let interval = (live / INTERVAL_DIVISOR).clamp(INTERVAL_MIN, INTERVAL_MAX);
+    writer.since_checkpoint >= interval || map.images >= DIRTY_NODES_MAX
+}
 
-    /// Writes the map and a root that leads to it, and cuts empty segments off the end of the file.
+/// The runs of a checkpoint, all of whose images are in their places.
+struct Filled<'a> {
+    appender: Appender<'a>,
+    pending: Pending,
+    tables: Vec<(Object, Entry)>,
+    top: Entry,
+    /// Segments in the file.
+    count: u32,
+    /// What the segments hold then.
+    trial: Trial,
+}
+
+impl PackedFile {
+    /// Writes the map and a root that leads to it, and cuts idle segments off the end of the file.
     ///
     /// # Errors
     /// The file is as before, and the next checkpoint writes the same.
     pub fn checkpoint(&self) -> Result<()> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.writer_for_change()?;
         if writer.since_checkpoint == 0 {
             return Ok(());
         }
-        self.write_map(&mut writer)?;
-        self.cut(&mut writer)
-    }
-
-    /// Writes the map and a root.
-    pub(super) fn write_map(&self, writer: &mut Writer) -> Result<()> {
-        // Until the root is durable, the runs of the map do not count.
-        writer.must_checkpoint = true;
-        let outcome = self.write_dirty(writer);
-        match outcome {
-            Ok(()) => writer.must_checkpoint = false,
-            Err(_) => self.map.write().settle(Stored::Failed),
-        }
+        let outcome = self.write_map(&mut writer).and_then(|blocks| self.cut(&mut writer, blocks));
+        self.note_totals(&writer);
         outcome
     }
 
-    fn write_dirty(&self, writer: &mut Writer) -> Result<()> {
-        let mut map = self.map.write();
-        let mut appender = Appender::new(self, writer);
-        let nodes = appender.place(writer, MAP_RUN, &map.dirty_lens())?;
-        let (tables, count) = place_tables(&mut appender, writer, &map.directory_lens())?;
+    /// Writes the map and a root. Returns how many blocks that took.
+    pub(super) fn write_map(&self, writer: &mut Writer) -> Result<u64> {
+        // Until the root is durable, the runs of the map do not count.
+        writer.must_checkpoint = true;
+        let outcome = self.try_write_map(writer);
+        writer.must_checkpoint = outcome.is_err();
+        self.note_totals(writer);
+        outcome
+    }
 
-        // From the leaves up, then the list of spaces, then what the segments hold with all that,
-        // then the top.
-        let mut spots = nodes.into_iter();
-        let mut written = Vec::new();
-        map.store(&mut |object, image| {
-            let spot = spots.next().expect("as many as `dirty_lens` said");
-            let entry = appender.fill(spot, object, (META_CODEC, image));
-            written.push(entry);
-            entry
-        });
+    fn try_write_map(&self, writer: &mut Writer) -> Result<u64> {
+        let filled = self.fill_map(writer)?;
+        let blocks = filled.appender.bytes() / BLOCK as u64;
+        if let Err(error) = filled.appender.write(writer) {
+            writer.segments.undo(filled.trial);
+            return Err(error);
+        }
+        self.write_root_of(writer, filled)?;
+        Ok(blocks)
+    }
+
+    /// Makes the runs of a checkpoint: from the leaves up, then the list of spaces, then what the
+    /// segments hold with all that, then the top.
+    fn fill_map(&self, writer: &mut Writer) -> Result<Filled<'_>> {
+        let dirty = self.map.read().dirty();
+        let mut appender = Appender::new(self, writer, Left::default());
+        let lens: Vec<usize> = dirty.iter().map(|node| node.len).filter(|len| *len > 0).collect();
+        let nodes = appender.place(writer, MAP_RUN, &lens)?;
+        let directory = self.map.read().directory_lens();
+        let (tables, count) = place_tables(&mut appender, writer, &directory)?;
+
+        let mut pending = Pending::new();
+        for (node, spot) in dirty.iter().filter(|node| node.len > 0).zip(nodes) {
+            // Readers may load nodes between one and the next.
+            let image = self.map.read().encode(node.object, &pending);
+            pending.insert(node.object, appender.fill(spot, node.object, (META_CODEC, &image)));
+        }
         let mut spots = tables.into_iter();
-        let mut tables: Vec<(Object, Entry)> = Vec::new();
-        for (part, bytes) in (0..).zip(map.directory()) {
+        let mut rows: Rows = Vec::new();
+        let parts = self.map.read().directory(&pending);
+        for (part, bytes) in (0..).zip(parts) {
             let (object, spot) = (Object::Directory { part }, spots.next().expect("placed"));
-            tables.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
+            rows.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
         }
-        drop(map);
-        written.extend(tables.iter().map(|(_, entry)| *entry));
-        written.extend(spots.as_slice().iter().map(|spot| appender.place_of(*spot)));
-        let mut segments = self.segments_then(writer, &written);
-        appender.pin(&mut segments);
-        for (part, bytes) in (0..).zip(segments.encode()) {
+        let mut removed: Vec<Entry> = dirty.iter().filter_map(|node| node.stored).collect();
+        removed.extend(writer.tables.iter().map(|(_, entry)| *entry));
+        let mut added: Vec<Entry> = pending.values().copied().collect();
+        added.extend(rows.iter().map(|(_, entry)| *entry));
+        added.extend(spots.as_slice().iter().map(|spot| appender.place_of(*spot)));
+        let trial = writer.segments.try_checkpoint(removed, added);
+        let trial = trial.map_err(|why| self.damaged(why))?;
+        appender.runs().for_each(|(segment, run)| writer.segments.note_run(segment, run));
+        for (part, bytes) in (0..).zip(writer.segments.encode()) {
             let (object, spot) = (Object::Segments { part }, spots.next().expect("placed"));
-            tables.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
+            rows.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
         }
-        debug_assert_eq!(segments.count(), count);
-        let top = encode_top(count, &tables);
+        assert_eq!(writer.segments.count(), count, "the file grows while places are chosen");
+        let mut lists: Rows = Vec::new();
+        for (part, list) in (0..).zip(top::lower_lists(&rows)) {
+            let (object, spot) = (Object::Tables { part }, spots.next().expect("placed"));
+            let image = top::encode_rows(list);
+            lists.push((object, appender.fill(spot, object, (META_CODEC, &image))));
+        }
+        let image = top::encode(count, if lists.is_empty() { &rows } else { &lists });
         let spot = spots.next().expect("placed");
-        let top = appender.fill(spot, Object::Top, (META_CODEC, &top));
-        tables.push((Object::Top, top));
+        let top = appender.fill(spot, Object::Top, (META_CODEC, &image));
+        rows.extend(lists);
+        rows.push((Object::Top, top));
         appender.finish();
-        appender.write()?;
+        Ok(Filled { appender, pending, tables: rows, top, count, trial })
+    }
 
-        let mut tails = appender.chain.tails;
-        for stream in Stream::ALL.map(Stream::index) {
-            // What was chosen when the file was longer may lie far behind, and would keep it long.
-            let is_left = |segment| {
-                segments.live_units(segment) == 0
-                    || segment > 2 * segments.in_use() + SMALL_SEGMENTS
-            };
-            if tails[stream].segment.is_some_and(is_left) {
-                (tails[stream].segment, tails[stream].filled) = (None, 0);
-            }
-            tails[stream].next = u32::MAX;
-            tails[stream].next = segments.choose(&tails, &[]);
-        }
+    /// Writes a root that leads to the runs, which are durable.
+    fn write_root_of(&self, writer: &mut Writer, filled: Filled<'_>) -> Result<()> {
+        let Filled { appender, pending, tables, top, count, trial } = filled;
+        let tails = tails_then(&writer.segments, appender.chain.tails);
         let root = Root {
             page_size: self.settings.page_size,
             instance: self.settings.instance,
             space: self.settings.space,
             segments: count,
             file: self.number,
-            number: writer.root + 1,
+            number: writer.next_root,
             sequence: appender.chain.sequence,
             previous: appender.chain.checksum,
             top: Some(top),
             tails,
         };
-        self.write_root(&root)?;
-
-        // The root is durable.
-        appender.chain.tails = tails;
-        writer.segments = segments;
+        // If the root fails, it may be on the disk: nothing is written over what it leads to, nor
+        // over the root before it. It may also be lost, and then a start need not find the runs:
+        // they do not count as durable.
+        let runs: Vec<(u32, u64)> = appender.runs().collect();
+        writer.next_root += 2;
         appender.commit(writer);
-        writer.segments.unpin();
-        self.map.write().settle(Stored::Durable);
-        (writer.tables, writer.root) = (tables, root.number);
+        if let Err(error) = self.write_root(writer, &root) {
+            writer.segments.undo(trial);
+            runs.into_iter().for_each(|(segment, run)| writer.segments.pin(segment, run));
+            return Err(error);
+        }
+        writer.next_root = root.number + 1;
+        writer.chain.tails = tails;
+        writer.chain.synced = root.sequence;
+        writer.tables = tables;
         writer.since_checkpoint = 0;
+        self.map.write().settle(&pending);
         Ok(())
     }
 
-    /// What the segments hold when the root is durable: the images to come, and not those that they
-    /// replace.
-    fn segments_then(&self, writer: &Writer, written: &[Entry]) -> Segments {
-        let mut segments = writer.segments.clone();
-        segments.unpin();
-        self.map.read().replaced().iter().for_each(|old| segments.remove(old));
-        writer.tables.iter().for_each(|(_, old)| segments.remove(old));
-        written.iter().for_each(|entry| segments.add(entry));
-        segments
-    }
-
     /// Writes both copies of a root, and syncs them.
-    pub(super) fn write_root(&self, root: &Root) -> Result<()> {
+    pub(super) fn write_root(&self, writer: &mut Writer, root: &Root) -> Result<()> {
         let mut slot = AlignedBuf::zeroed(2 * BLOCK);
         let block = root.encode();
         slot[..BLOCK].copy_from_slice(&block);
         slot[BLOCK..].copy_from_slice(&block);
         self.file.write_at(&slot, Root::slot_offset(root.number))?;
-        Ok(self.file.sync_data()?)
+        self.sync(writer)
     }
 
-    /// Cuts segments off the end that nothing needs.
-    fn cut(&self, writer: &mut Writer) -> Result<()> {
-        let needed = writer.segments.needed(&writer.chain.tails);
+    /// Cuts segments off the end that nothing needs. Room for a checkpoint of `blocks` blocks and
+    /// for what was reserved stays.
+    fn cut(&self, writer: &mut Writer, blocks: u64) -> Result<()> {
+        let checkpoint = self.spare_blocks(writer).max(blocks);
+        let promised = self.totals.lock().promised;
+        let ahead = writer.segments.room_ahead(&writer.chain.tails);
+        let keep = self.cleaner_blocks(writer) + (checkpoint + promised).saturating_sub(ahead);
+        let needed = writer.segments.needed(&writer.chain.tails, keep);
         if needed < writer.segments.count() {
             self.file.set_len(self.geometry.offset_of(needed))?;
             writer.segments.shrink(needed);
@@ -169,9 +201,30 @@ impl PackedFile {
     }
 }
 
-/// Places for the parts of the tables and the top. The file may grow for them, and the table of
-/// segments with it: then they are placed again. Returns the places and how many segments the table
-/// is to have.
+/// Where the streams go on when the root is durable.
+fn tails_then(segments: &Segments, mut tails: [Tail; STREAMS]) -> [Tail; STREAMS] {
+    // What was chosen when the file was longer may lie far behind, and would keep it long.
+    let far = 2 * segments.in_use() + SMALL_SEGMENTS;
+    for tail in &mut tails {
+        let is_left = |segment| segments.live_units(segment) == 0 || segment > far;
+        if tail.segment.is_some_and(is_left) {
+            (tail.segment, tail.filled) = (None, 0);
+        }
+        (tail.next, tail.after) = (u32::MAX, u32::MAX);
+    }
+    // Pages first: on a full disk, few segments are in the file already.
+    for stream in 0..STREAMS {
+        tails[stream].next = segments.choose(&tails, &[]);
+    }
+    for stream in 0..STREAMS {
+        tails[stream].after = segments.choose(&tails, &[]);
+    }
+    tails
+}
+
+/// Places for the parts of the tables, the lists of them, and the top. The file may grow for them,
+/// and the table of segments with it: then they are placed again. Returns the places and how many
+/// segments the table is to have.
 fn place_tables(
     appender: &mut Appender<'_>,
     writer: &mut Writer,
@@ -181,40 +234,11 @@ fn place_tables(
         let (before, count) = (appender.mark(), writer.segments.count());
         let mut lens = directory.to_vec();
         lens.extend(Segments::part_lens(count));
-        lens.push(TOP_HEADER + lens.len() * TOP_ROW);
+        lens.extend(top::lens(lens.len()));
         let spots = appender.place(writer, MAP_RUN, &lens)?;
         if writer.segments.count() == count {
             return Ok((spots, count));
         }
         appender.back_to(before);
     }
-}
-
-const TOP_HEADER: usize = 8;
-const TOP_ROW: usize = 28;
-
-/// Segments, rows; then object and entry of each table's part.
-fn encode_top(segments: u32, tables: &[(Object, Entry)]) -> Vec<u8> {
-    let mut bytes = segments.to_le_bytes().to_vec();
-    bytes.extend((tables.len() as u32).to_le_bytes());
-    for (object, entry) in tables {
-        bytes.extend(object.encode());
-        bytes.extend(Entry::encode(Some(*entry)));
-    }
-    bytes
-}
-
-/// The inverse: how many segments, and the parts of the tables.
-pub(super) fn decode_top(bytes: &[u8]) -> Option<(u32, Vec<(Object, Entry)>)> {
-    let word = |at: usize| {
-        let bytes = bytes.get(at..at + 4)?;
-        Some(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
-    };
-    let rows = bytes.get(TOP_HEADER..)?.chunks(TOP_ROW).map(|row| {
-        let object = Object::decode(row.get(..12)?.try_into().expect("12 bytes"))?;
-        let entry = Entry::decode(row.get(12..)?.try_into().ok()?).ok()??;
-        Some((object, entry))
-    });
-    let rows: Vec<(Object, Entry)> = rows.collect::<Option<_>>()?;
-    (rows.len() == word(4)? as usize).then_some((word(0)?, rows))
 }

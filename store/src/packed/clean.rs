@@ -4,12 +4,14 @@
 //! marked as dirty instead of moved: the next checkpoint writes them elsewhere.
 
 use super::entry::{Entry, Identity, Object};
-use super::error::Result;
-use super::file::PackedFile;
+use super::error::{Error, Result};
+use super::file::{PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
+use super::map::first_page_behind;
 use super::run::{RunHeader, Stream};
-use super::segments::{Victim, is_filled};
-use super::write::Image;
+use super::segments::is_filled;
+use super::victims::Victim;
+use super::write::{Image, Prepared};
 use crate::page::PageId;
 use crate::storage::AlignedBuf;
 
@@ -22,107 +24,161 @@ pub struct Cleaned {
     pub freed_bytes: u64,
 }
 
+/// What is in use in a segment.
+#[derive(Default)]
+struct InUse {
+    pages: Vec<(PageId, Entry)>,
+    /// Units of pages, nodes and tables.
+    units: u32,
+    /// A part of the map that can't be read.
+    failed: Option<Error>,
+}
+
 impl PackedFile {
     /// Empties a segment that [`PackedFile::victim`] chose. It can be filled again after the next
-    /// checkpoint at the latest.
+    /// checkpoint at the latest. Does nothing if the segment is no victim any more.
     ///
-    /// Batches for this file wait while the images are written, about as long as for another batch.
+    /// Batches for this file wait while the segment is read and the images are written, about as
+    /// long as for another batch.
     ///
     /// # Errors
-    /// [`super::Error::Corrupt`] names an image in use that is spoilt. All others have been moved.
+    /// [`Error::Corrupt`] names an image in use that is spoilt, or a node of the map. All other
+    /// images have been moved.
     pub fn clean(&self, victim: Victim) -> Result<Cleaned> {
-        let mut bytes = AlignedBuf::zeroed(self.geometry.bytes_of(victim.segment) as usize);
-        let start = self.geometry.offset_of(victim.segment);
-        self.file.read_at(&mut bytes, start)?;
-        let (stream, named) = self.named(&bytes);
-
-        let mut writer = self.writer.lock();
-        if is_filled(&writer.chain.tails, victim.segment) {
-            // It was emptied and is being filled again.
+        let mut writer = self.writer_for_change()?;
+        let Victim { segment, .. } = victim;
+        let segments = &mut writer.segments;
+        if segment >= segments.count()
+            || segments.is_pinned(segment)
+            || segments.live_units(segment) == 0
+            || is_filled(&writer.chain.tails, segment)
+        {
             return Ok(Cleaned::default());
         }
-        writer.segments.note_cleaned(victim.segment);
-        let is_here = |entry: &Entry| self.geometry.segment_at(entry.offset()) == victim.segment;
-        let mut pages = Vec::new();
-        let mut found = 0;
-        for (object, entry) in named.into_iter().filter(|(_, entry)| is_here(entry)) {
-            match object {
-                Object::Page { space, no } if self.find(space, no)? == Some(entry) => {
-                    found += entry.units();
-                    pages.push((PageId::new(space, no), entry));
-                }
-                Object::Node { .. } => found += self.touch(object, entry)?,
-                // Every checkpoint writes them.
-                _ if writer.tables.contains(&(object, entry)) => found += entry.units(),
-                _ => {}
-            }
-        }
-        if found < writer.segments.live_units(victim.segment) {
+        let mut bytes = AlignedBuf::zeroed(self.geometry.bytes_of(segment) as usize);
+        let start = self.geometry.offset_of(segment);
+        self.file.read_at(&mut bytes, start)?;
+        let (stream, named) = self.named(&bytes);
+        let is_here = |entry: &Entry| self.geometry.segment_of(entry) == Some(segment);
+        let mut in_use = self.in_use(&writer, named.into_iter().filter(|(_, at)| is_here(at)))?;
+        if in_use.units < writer.segments.live_units(segment) {
             // A run's header is spoilt.
-            pages = self.pages_in(&is_here)?;
+            in_use.pages = self.pages_in(&is_here, &mut in_use.failed)?;
         }
 
-        let (mut images, mut spoilt) = (Vec::new(), None);
-        for (PageId { space, no }, entry) in pages {
+        let mut images = Vec::new();
+        for (PageId { space, no }, entry) in in_use.pages {
             let (object, codec) = (Object::Page { space, no }, entry.codec);
             let image = &bytes[(entry.offset() - start) as usize..][..entry.len as usize];
             let identity = Identity { file: self.number, object, run: entry.run };
-            match identity.checksum(image) == entry.crc {
-                true => images.push(Image { space, no, codec, bytes: image.to_vec() }),
-                false => spoilt = Some(object),
+            if identity.checksum(image) == entry.crc {
+                images.push(Image { space, no, codec, bytes: image.to_vec() });
+            } else {
+                let why = "its image can't be moved: it is spoilt";
+                in_use.failed = Some(self.corrupt(object, why));
             }
         }
         let moved: u64 = images.iter().map(|image| u64::from(units_of(image.bytes.len()))).sum();
-        match images.is_empty() {
+        writer.segments.note_cleaned(segment);
+        if images.is_empty() {
             // Nodes of the map are left: a checkpoint is to write them elsewhere.
-            true => writer.since_checkpoint = writer.since_checkpoint.max(1),
-            false => self.prepare_with(writer, stream.next(), &images)?.write()?,
-        }
-        match spoilt {
-            None => {
-                let (units, moved) = (u64::from(victim.units), moved * UNIT as u64);
-                Ok(Cleaned { moved_bytes: moved, freed_bytes: units * UNIT as u64 })
+            writer.since_checkpoint = writer.since_checkpoint.max(1);
+            self.note_totals(&writer);
+        } else {
+            let prepared = self.prepare_with(writer, stream.next(), &images);
+            if let Err(error) = prepared.and_then(Prepared::write) {
+                self.writer.lock().segments.forget_cleaned(segment);
+                return Err(error);
             }
-            Some(object) => Err(self.corrupt(object, "its image can't be moved: it is spoilt")),
+        }
+        match in_use.failed {
+            None => Ok(Cleaned {
+                moved_bytes: moved * UNIT as u64,
+                freed_bytes: self.geometry.bytes_of(segment),
+            }),
+            Some(error) => Err(error),
         }
     }
 
-    /// The stream that filled a segment, and the images that its runs name.
-    fn named(&self, segment: &[u8]) -> (Stream, Vec<(Object, Entry)>) {
-        let (mut stream, mut named, mut at) = (Stream::Flushed, Vec::new(), 0);
+    /// Which of the images that runs name are in use. Nodes among them are written elsewhere by the
+    /// next checkpoint.
+    fn in_use(
+        &self,
+        writer: &Writer,
+        named: impl Iterator<Item = (Object, Entry)>,
+    ) -> Result<InUse> {
+        let mut in_use = InUse::default();
+        for (object, entry) in named {
+            let is_in_use = match object {
+                Object::Page { space, no } => {
+                    self.find(space, no).map(|found| found == Some(entry))
+                }
+                Object::Node { .. } => self.with_nodes(|| self.map.write().touch(object, entry)),
+                // Every checkpoint writes them.
+                _ => Ok(writer.tables.contains(&(object, entry))),
+            };
+            match is_in_use {
+                Ok(true) => {
+                    in_use.units += entry.units();
+                    if let Object::Page { space, no } = object {
+                        in_use.pages.push((PageId::new(space, no), entry));
+                    }
+                }
+                Ok(false) => {}
+                Err(error @ Error::Corrupt { .. }) => in_use.failed = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(in_use)
+    }
+
+    /// The stream that filled a segment, and the images that its runs name. Behind them may lie
+    /// runs of when the segment was filled before.
+    pub(super) fn named(&self, segment: &[u8]) -> (Stream, Vec<(Object, Entry)>) {
+        let (mut first, mut named, mut at) = (None, Vec::new(), 0);
+        let mut newest = 0;
         while at < segment.len() {
             let Some((header, changes, _)) = RunHeader::decode(&segment[at..]) else { break };
-            if header.file != self.number || header.blocks == 0 {
+            let is_next = header.file == self.number && header.sequence > newest;
+            if !is_next || header.blocks == 0 {
                 break;
             }
-            stream = header.stream;
+            newest = header.sequence;
+            first.get_or_insert(header.stream);
             let images = changes.into_iter();
             named.extend(images.filter_map(|(object, entry)| Some((object, entry?))));
             at += header.blocks as usize * BLOCK;
         }
-        (stream, named)
+        (first.unwrap_or(Stream::Flushed), named)
     }
 
-    /// Has the next checkpoint write a node elsewhere, if this is its image: then how many units
-    /// that is.
-    fn touch(&self, object: Object, entry: Entry) -> Result<u32> {
-        let is_its_image = self.with_nodes(|| self.map.write().touch(object, entry))?;
-        Ok(if is_its_image { entry.units() } else { 0 })
-    }
-
-    /// The pages whose image is in a part of the file, by a look at the whole map.
-    fn pages_in(&self, is_here: &dyn Fn(&Entry) -> bool) -> Result<Vec<(PageId, Entry)>> {
-        let spaces: Vec<u32> = self.map.read().spaces().collect();
+    /// The pages whose image is in a part of the file, by a look at the whole map. Parts of the map
+    /// that can't be read are passed over.
+    fn pages_in(
+        &self,
+        is_here: &dyn Fn(&Entry) -> bool,
+        failed: &mut Option<Error>,
+    ) -> Result<Vec<(PageId, Entry)>> {
         let mut pages = Vec::new();
-        for space in spaces {
+        for space in self.spaces() {
             let mut from = Some(0);
-            while let Some(at) = from
-                && let Some((no, entry)) = self.next_image(space, at)?
-            {
-                if is_here(&entry) {
-                    pages.push((PageId::new(space, no), entry));
-                }
-                from = no.checked_add(1);
+            while let Some(at) = from {
+                from = match self.next_image(space, at) {
+                    Ok(None) => None,
+                    Ok(Some((no, entry))) => {
+                        if is_here(&entry) {
+                            pages.push((PageId::new(space, no), entry));
+                        }
+                        no.checked_add(1)
+                    }
+                    Err(
+                        error @ Error::Corrupt { object: Object::Node { level, index, .. }, .. },
+                    ) => {
+                        *failed = Some(error);
+                        first_page_behind(level, index)
+                    }
+                    Err(error) => return Err(error),
+                };
             }
         }
         Ok(pages)

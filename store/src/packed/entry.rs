@@ -3,7 +3,7 @@
 //! ```text
 //!  0  place   u64   bits 0–39 offset in units of 64 bytes; 40–56 length in bytes; 57–59 codec
 //!  8  crc     u32   CRC32C of the image's bytes and of what it is the image of
-//! 12  run     u32   sequence number of the run that holds it
+//! 12  run     u32   low bits of the number of the run that holds it
 //! ```
 //! Sixteen zero bytes: there is no image.
 //!
@@ -33,7 +33,7 @@ pub struct Entry {
     pub codec: Codec,
     /// Checksum of the image and its identity.
     pub crc: u32,
-    /// The run that holds the image.
+    /// Low bits of the number of the run that holds the image.
     pub run: u32,
 }
 
@@ -42,8 +42,8 @@ impl Entry {
     pub fn encode(entry: Option<Entry>) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         if let Some(entry) = entry {
-            debug_assert!(entry.unit < 1 << OFFSET_BITS && entry.len as usize <= IMAGE_MAX);
-            debug_assert!(entry.len > 0, "an image has bytes");
+            assert!(entry.unit < 1 << OFFSET_BITS && entry.len as usize <= IMAGE_MAX);
+            assert!(entry.len > 0, "an image has bytes");
             let place = entry.unit
                 | u64::from(entry.len) << OFFSET_BITS
                 | u64::from(entry.codec.id()) << (OFFSET_BITS + LEN_BITS);
@@ -107,7 +107,7 @@ pub struct Identity {
     pub file: u64,
     /// Page, node of the map, or part of a table of the file.
     pub object: Object,
-    /// The run that holds the image.
+    /// Low bits of the number of the run that holds the image.
     pub run: u32,
 }
 
@@ -151,7 +151,12 @@ pub enum Object {
         /// Which part.
         part: u32,
     },
-    /// The list of the parts of both.
+    /// A list of such parts, if they are more than the top has room for.
+    Tables {
+        /// Which one.
+        part: u32,
+    },
+    /// The list of the parts of both, or of the lists.
     Top,
 }
 
@@ -160,6 +165,7 @@ const NODE: u8 = 1;
 const DIRECTORY: u8 = 16;
 const SEGMENTS: u8 = 17;
 const TOP: u8 = 18;
+const TABLES: u8 = 19;
 
 /// Levels of a map at most: 1024^4 entries are more than pages of a space can be.
 pub const LEVELS_MAX: u8 = 4;
@@ -172,6 +178,7 @@ impl Object {
             Object::Node { space, level, index } => (space, index, NODE + level),
             Object::Directory { part } => (0, part, DIRECTORY),
             Object::Segments { part } => (0, part, SEGMENTS),
+            Object::Tables { part } => (0, part, TABLES),
             Object::Top => (0, 0, TOP),
         };
         let mut bytes = [0; 12];
@@ -192,6 +199,7 @@ impl Object {
             }
             DIRECTORY => Some(Object::Directory { part: no }),
             SEGMENTS => Some(Object::Segments { part: no }),
+            TABLES => Some(Object::Tables { part: no }),
             TOP => Some(Object::Top),
             _ => None,
         }
@@ -207,6 +215,7 @@ impl std::fmt::Display for Object {
             }
             Object::Directory { part } => write!(f, "part {part} of the list of spaces"),
             Object::Segments { part } => write!(f, "part {part} of the table of segments"),
+            Object::Tables { part } => write!(f, "part {part} of the list of tables"),
             Object::Top => write!(f, "the top of the map"),
         }
     }
@@ -237,6 +246,7 @@ mod tests {
             Object::Node { space: 7, level: 3, index: 2 },
             Object::Directory { part: 1 },
             Object::Segments { part: 4 },
+            Object::Tables { part: 3 },
             Object::Top,
         ];
         for object in objects {

@@ -1,20 +1,21 @@
-//! [`PackedFile`]: the file of a space, and reading from it.
+//! [`PackedFile`]: the file of a space, and what it says of itself.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::checkpoint::is_due;
 use super::codec::Codec;
-use super::entry::{Entry, IMAGE_MAX, Identity, Object};
+use super::entry::{Entry, Object};
 use super::error::{Error, Result};
-use super::geometry::{BLOCK, Geometry, UNIT};
+use super::geometry::{Geometry, UNIT};
 use super::map::{Absent, Map};
 use super::root::Tail;
 use super::run::STREAMS;
-use super::segments::{Segments, Victim};
+use super::segments::Segments;
+use super::victims::Victim;
 use crate::page::PageSize;
-use crate::storage::{AlignedBuf, StorageFile};
+use crate::storage::StorageFile;
 
 /// What a file is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,23 +31,35 @@ pub struct Settings {
     pub random: u64,
 }
 
+/// What an opened file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading and writing.
+    ReadWrite,
+    /// Reading: nothing is written or synced, and writes are refused.
+    ReadOnly,
+}
+
 /// A file of pages, compressed and packed. All methods may be called from several threads at once.
 pub struct PackedFile {
     pub(super) file: Arc<dyn StorageFile>,
     pub(super) settings: Settings,
+    pub(super) access: Access,
     /// Random number of the file, the same for its life.
     pub(super) number: u64,
     pub(super) geometry: Geometry,
     pub(super) writer: Mutex<Writer>,
     pub(super) map: RwLock<Map>,
+    /// A leaf in the locking order.
+    pub(super) totals: Mutex<Totals>,
 }
 
 /// What writing needs.
 pub(super) struct Writer {
     pub chain: Chain,
     pub segments: Segments,
-    /// Number of the newest root.
-    pub root: u64,
+    /// Number of the next root. The newest durable one has the other slot.
+    pub next_root: u64,
     /// Images of the file's tables and the map's top that the newest root leads to.
     pub tables: Vec<(Object, Entry)>,
     /// Bytes of runs since the last checkpoint.
@@ -55,17 +68,32 @@ pub(super) struct Writer {
     /// successor, and so would the next one, at another place perhaps. A checkpoint comes first:
     /// its root says which run the chain goes on from.
     pub must_checkpoint: bool,
+    /// Why no change is possible any more: a sync failed, or the file's tables contradict each
+    /// other.
+    pub refuses: Option<Error>,
+}
+
+/// What is asked often. It changes with the writer, and is read without it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub usage: Usage,
+    pub victim: Option<Victim>,
+    pub wants_checkpoint: bool,
+    /// Blocks of pages that find room in idle segments, for sure.
+    pub page_room: u64,
+    /// Blocks of pages that [`PackedFile::reserve`] was asked for, and that were not written yet.
+    pub promised: u64,
 }
 
 /// Where the chain of runs ends.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     /// The newest run; 0: there is none.
-    pub sequence: u32,
+    pub sequence: u64,
     /// Checksum of its header.
     pub checksum: u32,
-    /// The newest run that is known to be durable.
-    pub synced: u32,
+    /// The newest run that is known to be durable and that a start finds.
+    pub synced: u64,
     pub tails: [Tail; STREAMS],
 }
 
@@ -87,49 +115,16 @@ pub struct Usage {
     pub occupied_bytes: u64,
     /// Bytes of images in use, the map's among them, in whole units.
     pub live_bytes: u64,
-    /// Bytes that the map takes in memory.
+    /// Bytes that the map and the table of segments take in memory, at most.
     pub memory_bytes: u64,
     /// The newest durable run.
-    pub sequence: u32,
-}
-
-/// Longest window of an image: it may begin anywhere in a block.
-const WINDOW_MAX: usize = IMAGE_MAX + BLOCK;
-
-thread_local! {
-    static WINDOW: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(WINDOW_MAX));
+    pub sequence: u64,
 }
 
 impl PackedFile {
     /// The file's name.
     pub fn name(&self) -> &str {
         self.file.name()
-    }
-
-    /// Reads page `no` of `space` into `page`, which has the length of a page.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] unless the file has exactly the bytes that were written last: another
-    /// page, an older version and spoilt bytes are all found out.
-    pub fn read(&self, space: u32, no: u32, page: &mut [u8]) -> Result<Found> {
-        assert_eq!(page.len(), self.settings.page_size.bytes(), "the buffer has a page's length");
-        let (object, mut tried) = (Object::Page { space, no }, None);
-        loop {
-            let Some(entry) = self.find(space, no)? else {
-                page.fill(0);
-                return Ok(Found::Nothing);
-            };
-            if tried == Some(entry) {
-                return Err(self.corrupt(object, self.spoilt(&entry)));
-            }
-            match self.with_image(object, entry, |image| entry.codec.decode(image, page))? {
-                Some(Ok(())) => return Ok(Found::Page),
-                Some(Err(why)) => return Err(self.corrupt(object, why)),
-                // The cleaner or a write has given it another place meanwhile, or the bytes are
-                // spoilt: then it is found at the same place again.
-                None => tried = Some(entry),
-            }
-        }
     }
 
     /// Where the image of page `no` of `space` is.
@@ -157,23 +152,66 @@ impl PackedFile {
         }
     }
 
-    /// What the file takes.
-    pub fn usage(&self) -> Result<Usage> {
-        let writer = self.writer.lock();
-        let memory = self.map.read().memory_bytes();
-        Ok(Usage {
-            file_bytes: self.file.len()?,
-            occupied_bytes: writer.segments.occupied_bytes(&writer.chain.tails),
-            live_bytes: writer.segments.live_units_total() * UNIT as u64,
-            memory_bytes: memory as u64,
-            sequence: writer.chain.synced,
-        })
+    /// One more than the highest page of `space` that has an image; 0: none has. (The last number
+    /// that 32 bits have is no page's.) Reads the nodes of the map at its right edge, if need be.
+    pub fn end(&self, space: u32) -> Result<u32> {
+        let last = self.with_nodes(|| self.map.read().last_page(space))?;
+        Ok(last.map_or(0, |no| no.saturating_add(1)))
     }
 
-    /// The segment that is worth most to empty.
-    pub fn victim(&self) -> Option<Victim> {
+    /// The spaces that have an image, in order.
+    pub fn spaces(&self) -> Vec<u32> {
+        self.map.read().spaces().collect()
+    }
+
+    /// The writer, for a change. Refused if the file is opened for reading, and once a sync has
+    /// failed: what was written before may be lost, and no later sync would say so.
+    pub(super) fn writer_for_change(&self) -> Result<MutexGuard<'_, Writer>> {
+        if self.access == Access::ReadOnly {
+            let why = "it is opened for reading only: open the directory for writing";
+            return Err(self.damaged(why));
+        }
         let writer = self.writer.lock();
-        writer.segments.victim(&writer.chain.tails, writer.chain.sequence)
+        match &writer.refuses {
+            Some(error) => Err(error.clone()),
+            None => Ok(writer),
+        }
+    }
+
+    /// What the file takes. Waits for no batch.
+    pub fn usage(&self) -> Usage {
+        let map = self.map.read().memory_bytes() as u64;
+        let usage = self.totals.lock().usage;
+        Usage { memory_bytes: map + usage.memory_bytes, ..usage }
+    }
+
+    /// The segment that is worth most to empty. Waits for no batch.
+    pub fn victim(&self) -> Option<Victim> {
+        self.totals.lock().victim
+    }
+
+    /// Whether another checkpoint is due: enough was written since the last one, or much of the map
+    /// has changed. Waits for no batch.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.totals.lock().wants_checkpoint
+    }
+
+    /// Brings the totals up to date, after a change.
+    pub(super) fn note_totals(&self, writer: &Writer) {
+        let (segments, tails) = (&writer.segments, &writer.chain.tails);
+        let map = self.map.read().cost();
+        let page_room = self.page_room(writer);
+        let mut totals = self.totals.lock();
+        totals.usage = Usage {
+            file_bytes: self.geometry.offset_of(segments.count()),
+            occupied_bytes: segments.occupied_bytes(tails),
+            live_bytes: segments.live_units_total() * UNIT as u64,
+            memory_bytes: segments.memory_bytes(),
+            sequence: writer.chain.synced,
+        };
+        totals.victim = segments.victim(tails, writer.chain.sequence);
+        totals.wants_checkpoint = is_due(writer, map);
+        totals.page_room = page_room;
     }
 
     /// Forgets parts of the map until about `nodes` nodes of 16 KiB are in memory. Those that are
@@ -187,7 +225,8 @@ impl PackedFile {
     /// Reads a node of the map that is absent, unless it is in memory by now or has moved.
     fn load(&self, absent: Absent) -> Result<()> {
         let Absent { object, entry } = absent;
-        let install = |image: &[u8]| self.map.write().install(absent, image);
+        let is_place = |entry: &Entry| self.geometry.segment_of(entry).is_some();
+        let install = |image: &[u8]| self.map.write().install(absent, image, is_place);
         match self.with_image(object, entry, install)? {
             Some(Ok(())) => Ok(()),
             Some(Err(why)) => Err(self.corrupt(object, why)),
@@ -199,35 +238,13 @@ impl PackedFile {
         }
     }
 
-    /// Calls `each` with the bytes of an image; `None` if they are not those that were written.
-    pub(super) fn with_image<T>(
-        &self,
-        object: Object,
-        entry: Entry,
-        each: impl FnOnce(&[u8]) -> T,
-    ) -> Result<Option<T>> {
-        let (offset, len) = entry.window();
-        WINDOW.with_borrow_mut(|window| {
-            let window = &mut window[..len];
-            match self.file.read_at(window, offset) {
-                Ok(()) => {}
-                // The file was cut while the image moved, or it is damaged: the caller finds out.
-                Err(error) if error.is_unexpected_eof() => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-            let image = entry.image_in(window);
-            let identity = Identity { file: self.number, object, run: entry.run };
-            Ok((identity.checksum(image) == entry.crc).then(|| each(image)))
-        })
-    }
-
     /// The bytes of a table of the file or of the map's top.
     pub(super) fn table(&self, object: Object, entry: Entry) -> Result<Vec<u8>> {
         let bytes = self.with_image(object, entry, <[u8]>::to_vec)?;
         bytes.ok_or_else(|| self.corrupt(object, self.spoilt(&entry)))
     }
 
-    fn spoilt(&self, entry: &Entry) -> String {
+    pub(super) fn spoilt(&self, entry: &Entry) -> String {
         format!(
             "the {} bytes at offset {} are not those that run {} wrote there",
             entry.len,

@@ -10,6 +10,8 @@
 //! end and reused as a whole. Small segments keep the file of a small table small; large ones keep
 //! the tables of segments short.
 
+use super::entry::Entry;
+use super::run::header_bytes;
 use crate::page::PageSize;
 
 /// Bytes of a block.
@@ -28,13 +30,39 @@ pub const ROOT_BLOCKS: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     small: u64,
+    page_blocks: u64,
 }
+
+/// Longest a file can be: offsets are 40 bits of units.
+pub const FILE_MAX: u64 = (1 << 40) * UNIT as u64;
 
 impl Geometry {
     /// That of a file with pages of `page_size`. A small segment has room for the header of a run
     /// and a page that does not shrink, whatever the page size.
     pub fn new(page_size: PageSize) -> Geometry {
-        Geometry { small: (2 * page_size.bytes() as u64).max(64 << 10) }
+        Geometry {
+            small: (2 * page_size.bytes() as u64).max(64 << 10),
+            page_blocks: (header_bytes(1) + page_size.bytes()).div_ceil(BLOCK) as u64,
+        }
+    }
+
+    /// Blocks of a run with a page that does not shrink.
+    pub fn page_blocks(self) -> u64 {
+        self.page_blocks
+    }
+
+    /// Blocks of `segment` that runs of pages or of the map's nodes fill in any case, whatever the
+    /// lengths of their images: an image that does not fit at its end goes to another segment.
+    pub fn sure_blocks_of(self, segment: u32) -> u64 {
+        self.sure_blocks_in(self.blocks_of(segment))
+    }
+
+    /// The same, if `blocks` blocks of a segment are left.
+    pub fn sure_blocks_in(self, blocks: u32) -> u64 {
+        let blocks = u64::from(blocks);
+        // Nodes take up to five blocks, and headers of many small images up to an eighth.
+        let nodes = (blocks * 3 / 4).saturating_sub(5);
+        nodes.min(blocks / self.page_blocks * self.page_blocks)
     }
 
     /// Bytes of `segment`.
@@ -66,9 +94,24 @@ impl Geometry {
         u32::try_from(segment).expect("a file has fewer segments than 2^32")
     }
 
+    /// The segment that holds the whole image; `None` if none can.
+    pub fn segment_of(self, entry: &Entry) -> Option<u32> {
+        let end = entry.offset() + u64::from(entry.len);
+        if entry.offset() < ROOT_BLOCKS * BLOCK as u64 || end > FILE_MAX {
+            return None;
+        }
+        let segment = self.segment_at(entry.offset());
+        (end <= self.offset_of(segment) + self.bytes_of(segment)).then_some(segment)
+    }
+
+    /// Segments that a file has at most.
+    pub fn segments_max(self) -> u32 {
+        self.segment_at(FILE_MAX)
+    }
+
     /// How many whole segments a file of `len` bytes has.
     pub fn segments_in(self, len: u64) -> u32 {
-        if len < ROOT_BLOCKS * BLOCK as u64 { 0 } else { self.segment_at(len) }
+        if len < ROOT_BLOCKS * BLOCK as u64 { 0 } else { self.segment_at(len.min(FILE_MAX)) }
     }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! # How room comes back
 //! A segment without images is filled again. `clean.rs` empties segments that have few, by writing
-//! those into a new run.
+//! those into a new run; `victims.rs` finds them. `reserve.rs` says for what room is kept.
 //!
 //! # What counts as durable
 //! 1. A run is durable when it is synced. Only then the map leads to its images, and only then the
@@ -23,12 +23,22 @@
 //! 2. A segment is filled again when the map leads to no image in it, the newest durable root to no
 //!    node of the map in it, and no run since that root lies in it.
 //! 3. A root is written when all that it leads to is durable.
+//! 4. A root counts when it is synced. One that failed may be there all the same: nothing is
+//!    written over what it leads to until a later one counts.
+//! 5. A start syncs the file before it believes what it reads.
+//!
+//! # What a start may not find out
+//! If both copies of the newest root rot, a start takes the root before it, and the file is as it
+//! was then, as far as its nodes have not been written over. A later run that lies where a stream
+//! can go on shows it; if none does, only the run that the caller knows of ([`PackedFile::open`]).
 //!
 //! # Locking order
-//! `PackedFile::writer` → `PackedFile::map`. The writer's mutex is held from the choice of a place
-//! until the run is durable or has failed; reading takes the map's lock alone, and never while it
-//! reads the file. Who prepares batches of several files takes the files in the order of their
-//! spaces.
+//! `PackedFile::writer` → `PackedFile::map` → `PackedFile::totals`. The writer's mutex is held from
+//! [`PackedFile::prepare`] until the batch is durable or dropped, and a checkpoint and the cleaner
+//! hold it while they write: all that changes the file waits for them. Reading takes the map's lock
+//! alone, and never while it reads the file; the map is locked for changes only while a batch is
+//! published and a node is put in its place. Who prepares batches of several files takes the files
+//! in the order of their spaces.
 
 mod checkpoint;
 mod clean;
@@ -39,18 +49,25 @@ mod file;
 mod geometry;
 mod map;
 mod open;
+mod read;
+mod reserve;
 mod root;
 mod run;
 mod segments;
 #[cfg(test)]
 mod tests;
+mod top;
+mod victims;
 mod write;
+mod write_all;
 
 pub use clean::Cleaned;
 pub use codec::Codec;
 pub use entry::{Entry, Object};
 pub use error::{Error, Result};
-pub use file::{Found, PackedFile, Settings, Usage};
+pub use file::{Access, Found, PackedFile, Settings, Usage};
+pub use read::{Merging, Wanted, Window};
 pub use run::Stream;
-pub use segments::Victim;
-pub use write::{Image, Prepared, write_all};
+pub use victims::Victim;
+pub use write::{Image, Prepared};
+pub use write_all::{Threads, write_all};

@@ -6,28 +6,33 @@
 //! durable when it was written. Runs up to there are whole. The images of later ones are checked,
 //! and the first run with a spoilt one ends the chain: a crash came before its sync.
 //!
+//! The runs of a checkpoint count only by their root: the chain ends before them. A root that
+//! failed may be on the disk all the same, and then the runs of the attempts after it say where
+//! streams went on from the root before it: that can contradict the one that is there.
+//!
 //! A run that did not count stays where it is. A root is written before the next run
 //! ([`Writer::must_checkpoint`]), since the two could be mistaken for each other.
 //!
 //! A chain that ends before a run that was durable is damage, and the open fails: see
 //! [`PackedFile::open`].
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::checkpoint::decode_top;
-use super::entry::Object;
+use super::entry::{Entry, Object};
 use super::error::{Error, Result};
-use super::file::{Chain, PackedFile, Settings, Writer};
+use super::file::{Access, Chain, PackedFile, Settings, Totals, Writer};
 use super::geometry::{BLOCK, Geometry, ROOT_BLOCKS};
 use super::map::Map;
 use super::root::{Root, Slot, Tail, VERSION};
-use super::run::{Change, RunHeader, RunKind, Stream};
+use super::run::{Change, RunHeader, RunKind, Stream, header_bytes};
 use super::segments::Segments;
+use super::top::{self, Rows};
 use crate::storage::{AlignedBuf, StorageFile};
 
-const RESTORE: &str = "restore the file from a backup, or drop the table";
+pub(super) const RESTORE: &str = "restore the file from a backup, or drop the table";
 
 /// A run as the chain has it.
 struct Link {
@@ -41,8 +46,10 @@ impl PackedFile {
     /// Makes an empty packed file of `file`, which is empty. Its name is not durable yet.
     pub fn create(file: Arc<dyn StorageFile>, settings: Settings) -> Result<PackedFile> {
         file.set_len(ROOT_BLOCKS * BLOCK as u64)?;
-        let tails =
-            std::array::from_fn(|stream| Tail { segment: None, filled: 0, next: stream as u32 });
+        let tails = std::array::from_fn(|stream| {
+            let next = 2 * stream as u32;
+            Tail { segment: None, filled: 0, next, after: next + 1 }
+        });
         let root = Root {
             page_size: settings.page_size,
             instance: settings.instance,
@@ -55,12 +62,14 @@ impl PackedFile {
             top: None,
             tails,
         };
-        let packed = PackedFile::with_root(file, settings, &root);
-        packed.write_root(&root)?;
+        let packed = PackedFile::with_root(file, (settings, Access::ReadWrite), &root);
+        packed.write_root(&mut packed.writer.lock(), &root)?;
         Ok(packed)
     }
 
-    /// Opens a packed file, as its newest durable run left it. Writes nothing.
+    /// Opens a packed file, as its newest durable run left it. Writes nothing; for
+    /// [`Access::ReadWrite`] it syncs the file first, since a process that was killed may have left
+    /// bytes that a power cut can still take.
     ///
     /// `known` is a run that the caller knows to have been durable, from
     /// [`super::Usage::sequence`]; 0 if it knows none. So an older copy of the file in its place is
@@ -70,13 +79,22 @@ impl PackedFile {
     /// [`Error::File`] if it is no packed file, is of another directory, space, page size or
     /// version, or has lost a run that was durable. [`Error::Corrupt`] if a part of the map is
     /// spoilt.
-    pub fn open(file: Arc<dyn StorageFile>, settings: Settings, known: u32) -> Result<PackedFile> {
+    pub fn open(
+        file: Arc<dyn StorageFile>,
+        settings: Settings,
+        access: Access,
+        known: u64,
+    ) -> Result<PackedFile> {
+        if access == Access::ReadWrite {
+            file.sync_data()?;
+        }
         let root = newest_root(&*file)?;
         check(&root, &settings, file.name())?;
-        let mut packed = PackedFile::with_root(file, settings, &root);
+        let mut packed = PackedFile::with_root(file, (settings, access), &root);
         packed.load_tables(&root)?;
         let links = packed.follow_chain()?;
         packed.apply(links)?;
+        packed.note_totals(&packed.writer.lock());
         let newest = packed.writer.get_mut().chain.sequence;
         if newest < known {
             return Err(packed.damaged(format!(
@@ -87,7 +105,11 @@ impl PackedFile {
         Ok(packed)
     }
 
-    fn with_root(file: Arc<dyn StorageFile>, settings: Settings, root: &Root) -> PackedFile {
+    fn with_root(
+        file: Arc<dyn StorageFile>,
+        (settings, access): (Settings, Access),
+        root: &Root,
+    ) -> PackedFile {
         let geometry = Geometry::new(root.page_size);
         let chain = Chain {
             sequence: root.sequence,
@@ -98,18 +120,21 @@ impl PackedFile {
         let writer = Writer {
             chain,
             segments: Segments::new(geometry, root.segments),
-            root: root.number,
+            next_root: root.number + 1,
             tables: Vec::new(),
             since_checkpoint: 0,
             must_checkpoint: false,
+            refuses: None,
         };
         PackedFile {
             file,
             settings,
+            access,
             number: root.file,
             geometry,
             writer: Mutex::new(writer),
             map: RwLock::new(Map::default()),
+            totals: Mutex::new(Totals::default()),
         }
     }
 
@@ -117,28 +142,27 @@ impl PackedFile {
     fn load_tables(&self, root: &Root) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(entry) = root.top {
-            let top = self.table(Object::Top, entry)?;
-            let (count, mut tables) = decode_top(&top)
-                .filter(|(count, _)| *count == root.segments)
-                .ok_or_else(|| self.corrupt(Object::Top, "its rows do not fit the root"))?;
-            writer.segments = Segments::new(self.geometry, count);
-            for (object, entry) in &tables {
+            let (parts, mut tables) = self.parts_of(entry, root.segments)?;
+            for (object, entry) in &parts {
                 let bytes = self.table(*object, *entry)?;
                 let taken = match *object {
                     Object::Directory { .. } => self.map.write().add_directory(&bytes),
-                    Object::Segments { part } => writer.segments.set_part(part, &bytes),
+                    Object::Segments { part } => {
+                        writer.segments.set_part(part, &bytes, root.sequence)
+                    }
                     _ => Err("it is neither of spaces nor of segments"),
                 };
                 taken.map_err(|why| self.corrupt(*object, why))?;
             }
+            tables.extend(parts);
             tables.push((Object::Top, entry));
             writer.tables = tables;
         }
         // The end of the file may have been cut off since, or have grown.
         let has = self.geometry.segments_in(self.file.len()?);
-        let needed = writer.segments.needed(&writer.chain.tails);
-        if has < needed {
-            let why = format!("it is cut short: it has {has} segments of {needed}; {RESTORE}");
+        let used = writer.segments.used(&writer.chain.tails);
+        if has < used {
+            let why = format!("it is cut short: it has {has} segments of {used}; {RESTORE}");
             return Err(self.damaged(why));
         }
         if has < writer.segments.count() {
@@ -148,11 +172,37 @@ impl PackedFile {
         Ok(())
     }
 
+    /// The parts of both tables, and the lists that the top has instead if they are many.
+    fn parts_of(&self, top: Entry, segments: u32) -> Result<(Rows, Rows)> {
+        let (count, mut parts) = top::decode(&self.table(Object::Top, top)?)
+            .filter(|(count, _)| *count == segments)
+            .ok_or_else(|| self.corrupt(Object::Top, "its rows do not fit the root"))?;
+        let mut lists = Vec::new();
+        if matches!(parts.first(), Some((Object::Tables { .. }, _))) {
+            lists = std::mem::take(&mut parts);
+            for (object, entry) in &lists {
+                let rows = top::decode_rows(&self.table(*object, *entry)?);
+                parts.extend(rows.ok_or_else(|| self.corrupt(*object, "it is no list of parts"))?);
+            }
+        }
+        match top::is_complete(&parts, count) {
+            true => Ok((parts, lists)),
+            false => {
+                Err(self.corrupt(Object::Top, "it does not name each part of the tables once"))
+            }
+        }
+    }
+
     /// The runs since the root that count.
     fn follow_chain(&self) -> Result<Vec<Link>> {
         let mut writer = self.writer.lock();
         let (mut chain, mut links) = (writer.chain.clone(), Vec::new());
+        let mut is_void_behind = false;
         while let Some(link) = self.successor(&chain)? {
+            if link.header.kind == RunKind::Map {
+                is_void_behind = true;
+                break;
+            }
             follow(&mut chain, &link);
             links.push(link);
         }
@@ -160,11 +210,12 @@ impl PackedFile {
         let unsure = links.iter().position(|link| link.header.sequence > durable);
         for at in unsure.unwrap_or(links.len())..links.len() {
             if !self.is_whole(&links[at])? {
+                is_void_behind = true;
                 links.truncate(at);
                 break;
             }
         }
-        let (mut end, found) = (writer.chain.clone(), chain.sequence);
+        let mut end = writer.chain.clone();
         links.iter().for_each(|link| follow(&mut end, link));
         if let Some(later) = self.durable_behind(&end)? {
             return Err(self.damaged(format!(
@@ -172,7 +223,7 @@ impl PackedFile {
                 end.sequence + 1
             )));
         }
-        writer.must_checkpoint = found != end.sequence;
+        writer.must_checkpoint = is_void_behind;
         Ok(links)
     }
 
@@ -184,19 +235,37 @@ impl PackedFile {
                 let Some((header, changes, checksum)) = self.header_at(segment, offset)? else {
                     continue;
                 };
-                let fits =
-                    header.blocks > 0 && block + header.blocks <= self.geometry.blocks_of(segment);
+                let room = self.geometry.blocks_of(segment) - block;
+                let fits = (1..=room).contains(&header.blocks);
                 if header.stream == stream
                     && header.file == self.number
                     && header.previous == chain.checksum
-                    && Some(header.sequence) == chain.sequence.checked_add(1)
+                    && header.sequence == chain.sequence + 1
                     && fits
                 {
+                    self.check_places(offset, &header, &changes)?;
                     return Ok(Some(Link { segment, header, changes, checksum }));
                 }
             }
         }
         Ok(None)
+    }
+
+    /// The images of a run lie behind its header and before its end.
+    fn check_places(&self, offset: u64, header: &RunHeader, changes: &[Change]) -> Result<()> {
+        let from = offset + header_bytes(changes.len()) as u64;
+        let to = offset + u64::from(header.blocks) * BLOCK as u64;
+        let is_outside =
+            |entry: &Entry| entry.offset() < from || entry.offset() + u64::from(entry.len) > to;
+        let mut outside =
+            changes.iter().filter(|(_, entry)| entry.as_ref().is_some_and(is_outside));
+        match outside.next() {
+            Some((object, _)) => {
+                Err(self
+                    .corrupt(*object, "the run that holds its image says that it lies elsewhere"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Where a stream can go on: segment and block.
@@ -243,48 +312,59 @@ impl PackedFile {
     }
 
     /// A run behind the end of the chain that says that the chain's successor was durable. Looked
-    /// for where the successor could lie, and behind it.
-    fn durable_behind(&self, chain: &Chain) -> Result<Option<u32>> {
-        let len = self.file.len()?;
+    /// for where the successor could lie and behind it, where the stream goes on if the successor
+    /// filled its segment, and where the runs found so say that their streams go on.
+    fn durable_behind(&self, chain: &Chain) -> Result<Option<u64>> {
+        let mut places: Vec<(u32, u32)> = Vec::new();
         for tail in &chain.tails {
-            for (segment, block) in self.places(tail) {
-                let start = self.geometry.offset_of(segment);
-                let bytes = self.geometry.bytes_of(segment);
-                if len < start + bytes {
+            places.extend(self.places(tail).chain([(tail.after, 0)]));
+        }
+        let mut seen: HashSet<u32> = places.iter().map(|(segment, _)| *segment).collect();
+        while let Some((segment, block)) = places.pop() {
+            for header in self.runs_in(segment, block)? {
+                if header.sequence <= chain.sequence {
                     continue;
                 }
-                let from = block as usize * BLOCK;
-                let mut rest = AlignedBuf::zeroed(bytes as usize - from);
-                self.file.read_at(&mut rest, start + from as u64)?;
-                for at in (0..rest.len()).step_by(BLOCK) {
-                    if let Some((header, ..)) = RunHeader::decode(&rest[at..])
-                        && header.file == self.number
-                        && header.synced > chain.sequence
-                    {
-                        return Ok(Some(header.sequence));
-                    }
+                if header.synced > chain.sequence {
+                    return Ok(Some(header.sequence));
                 }
+                let ahead = [header.next, header.after].into_iter();
+                places.extend(ahead.filter(|next| seen.insert(*next)).map(|next| (next, 0)));
             }
         }
         Ok(None)
+    }
+
+    /// The headers of this file's runs in a segment, from a block on.
+    fn runs_in(&self, segment: u32, block: u32) -> Result<Vec<RunHeader>> {
+        let start = self.geometry.offset_of(segment);
+        let (bytes, from) = (self.geometry.bytes_of(segment), block as usize * BLOCK);
+        if self.file.len()? < start + bytes {
+            return Ok(Vec::new());
+        }
+        let mut rest = AlignedBuf::zeroed(bytes as usize - from);
+        self.file.read_at(&mut rest, start + from as u64)?;
+        let blocks = (0..rest.len()).step_by(BLOCK);
+        let headers = blocks.filter_map(|at| RunHeader::decode(&rest[at..]));
+        Ok(headers.map(|(header, ..)| header).filter(|at| at.file == self.number).collect())
     }
 
     /// Leads the map to the images of the runs, in order.
     fn apply(&self, links: Vec<Link>) -> Result<()> {
         let mut writer = self.writer.lock();
         for link in links {
-            let pages = link.header.kind == RunKind::Pages;
-            for (object, entry) in link.changes.iter().filter(|_| pages) {
+            for (object, entry) in &link.changes {
                 let Object::Page { space, no } = *object else {
                     return Err(self.corrupt(*object, "it is in a run of pages"));
                 };
-                if entry.is_some_and(|entry| entry.run != link.header.sequence) {
+                if entry.is_some_and(|entry| entry.run != link.header.sequence as u32) {
                     return Err(self.corrupt(*object, "its run says that it is of another one"));
                 }
                 self.find(space, no)?;
                 let old = self.map.write().set(space, no, *entry).expect("found just now");
-                old.iter().for_each(|old| writer.segments.remove(old));
-                entry.iter().for_each(|entry| writer.segments.add(entry));
+                let removed = old.iter().try_for_each(|old| writer.segments.remove(old));
+                let added = entry.iter().try_for_each(|entry| writer.segments.add(entry));
+                removed.and(added).map_err(|why| self.corrupt(*object, why))?;
             }
             follow(&mut writer.chain, &link);
             writer.segments.pin(link.segment, link.header.sequence);
@@ -302,7 +382,7 @@ fn follow(chain: &mut Chain, link: &Link) {
         (tail.segment, tail.filled) = (Some(link.segment), 0);
     }
     tail.filled += link.header.blocks;
-    tail.next = link.header.next;
+    (tail.next, tail.after) = (link.header.next, link.header.after);
     chain.sequence = link.header.sequence;
     chain.checksum = link.checksum;
 }
@@ -345,8 +425,23 @@ fn check(root: &Root, settings: &Settings, file: &str) -> Result<()> {
     } else if root.page_size != settings.page_size {
         let (has, wanted) = (root.page_size.bytes(), settings.page_size.bytes());
         format!("it has pages of {has} bytes, the data directory has {wanted}")
+    } else if !has_sound_tails(root) {
+        format!("its root says that streams go on where none can; {RESTORE}")
     } else {
         return Ok(());
     };
     Err(Error::File { file: file.into(), why })
+}
+
+/// Whether the streams can go on where a root says. Its checksum is right, so a writer was wrong.
+fn has_sound_tails(root: &Root) -> bool {
+    let geometry = Geometry::new(root.page_size);
+    let are_sound = root.tails.iter().all(|tail| {
+        let is_filled_right =
+            |segment: u32| segment < root.segments && tail.filled <= geometry.blocks_of(segment);
+        tail.segment.is_none_or(is_filled_right)
+            && tail.next < geometry.segments_max()
+            && tail.after < geometry.segments_max()
+    });
+    are_sound && root.segments <= geometry.segments_max()
 }

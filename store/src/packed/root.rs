@@ -10,10 +10,11 @@
 //! 36  segments    u32  how many the file has
 //! 40  file        u64  random number of the file
 //! 48  root        u64  sequence number of the root; the slot is its parity
-//! 56  sequence    u32  newest run that the map knows
-//! 60  previous    u32  checksum of that run's header
+//! 56  sequence    u64  newest run that the map knows
 //! 64  top         16   entry of the map's top; zeroes: the map is empty
-//! 80  streams     3 × (segment u32, blocks filled u32, next segment u32); segment 2^32-1: none yet
+//! 80  previous    u32  checksum of that run's header
+//! 84  streams     3 × (segment u32, blocks filled u32, next segment u32, the one after that u32);
+//!                 segment 2^32-1: none yet
 //! …   0
 //! 4092 checksum   u32  CRC32C of the bytes before
 //! ```
@@ -32,7 +33,9 @@ const MAGIC: &[u8; 8] = b"TIDEPACK";
 pub const VERSION: u32 = 1;
 const CHECKSUM_AT: usize = BLOCK - 4;
 const TOP_AT: usize = 64;
-const STREAMS_AT: usize = 80;
+const PREVIOUS_AT: usize = 80;
+const STREAMS_AT: usize = 84;
+const TAIL_BYTES: usize = 16;
 const NO_SEGMENT: u32 = u32::MAX;
 
 /// Where a stream goes on.
@@ -44,6 +47,9 @@ pub struct Tail {
     pub filled: u32,
     /// The segment that comes after it. It need not be in the file yet.
     pub next: u32,
+    /// The one after that. So a start finds what lies behind a run whose header is lost, also if
+    /// that run filled its segment.
+    pub after: u32,
 }
 
 /// The root.
@@ -62,7 +68,7 @@ pub struct Root {
     /// Sequence number of the root.
     pub number: u64,
     /// Newest run in the map.
-    pub sequence: u32,
+    pub sequence: u64,
     /// Checksum of the header of that run; any number if there is none.
     pub previous: u32,
     /// The map.
@@ -96,12 +102,13 @@ impl Root {
         put(40, &self.file.to_le_bytes());
         put(48, &self.number.to_le_bytes());
         put(56, &self.sequence.to_le_bytes());
-        put(60, &self.previous.to_le_bytes());
+        put(PREVIOUS_AT, &self.previous.to_le_bytes());
         put(TOP_AT, &Entry::encode(self.top));
-        for (at, tail) in (STREAMS_AT..).step_by(12).zip(&self.tails) {
+        for (at, tail) in (STREAMS_AT..).step_by(TAIL_BYTES).zip(&self.tails) {
             put(at, &tail.segment.unwrap_or(NO_SEGMENT).to_le_bytes());
             put(at + 4, &tail.filled.to_le_bytes());
             put(at + 8, &tail.next.to_le_bytes());
+            put(at + 12, &tail.after.to_le_bytes());
         }
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
         block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
@@ -124,9 +131,9 @@ impl Root {
             return Slot::Nothing;
         };
         let tail = |stream: usize| {
-            let at = STREAMS_AT + 12 * stream;
+            let at = STREAMS_AT + TAIL_BYTES * stream;
             let segment = Some(word(at)).filter(|segment| *segment != NO_SEGMENT);
-            Tail { segment, filled: word(at + 4), next: word(at + 8) }
+            Tail { segment, filled: word(at + 4), next: word(at + 8), after: word(at + 12) }
         };
         Slot::Root(Box::new(Root {
             page_size,
@@ -135,8 +142,8 @@ impl Root {
             segments: word(36),
             file: long(40),
             number: long(48),
-            sequence: word(56),
-            previous: word(60),
+            sequence: long(56),
+            previous: word(PREVIOUS_AT),
             top,
             tails: std::array::from_fn(tail),
         }))
@@ -162,13 +169,13 @@ mod tests {
             segments: 5,
             file: 6,
             number: 7,
-            sequence: 8,
+            sequence: (1 << 32) + 8,
             previous: 9,
             top: Some(Entry { unit: 10, len: 11, codec: Codec::Raw, crc: 12, run: 8 }),
             tails: [
-                Tail { segment: Some(1), filled: 2, next: 3 },
-                Tail { segment: None, filled: 0, next: 4 },
-                Tail { segment: None, filled: 0, next: 5 },
+                Tail { segment: Some(1), filled: 2, next: 3, after: 6 },
+                Tail { segment: None, filled: 0, next: 4, after: 7 },
+                Tail { segment: None, filled: 0, next: 5, after: 8 },
             ],
         };
         let mut block = root.encode();

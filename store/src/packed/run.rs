@@ -6,15 +6,16 @@
 //!  6  kind       u8    0 pages, 1 nodes of the map
 //!  7  stream     u8
 //!  8  file       u64   the file's random number
-//! 16  epoch      u32   random, another one for each opening of the file
-//! 20  sequence   u32   one more than the run before
-//! 24  previous   u32   checksum of the header of the run before
-//! 28  synced     u32   the newest run that was durable when this one was written
-//! 32  blocks     u32   length of the run
-//! 36  entries    u32
-//! 40  next       u32   the segment in which this stream goes on when this one is full
-//! 44  checksum   u32   CRC32C of the header and the entries, this field taken as 0
-//! 48  …                0
+//! 16  sequence   u64   one more than the run before
+//! 24  synced     u64   the newest run that was durable when this one was written
+//! 32  epoch      u32   random, another one for each opening of the file
+//! 36  previous   u32   checksum of the header of the run before
+//! 40  blocks     u32   length of the run
+//! 44  entries    u32
+//! 48  next       u32   the segment in which this stream goes on when this one is full
+//! 52  after      u32   the segment after that one
+//! 56  checksum   u32   CRC32C of the header and the entries, this field taken as 0
+//! 60  …                0
 //! 64  entries          object (12 bytes), entry (16 bytes); an entry of zeroes: the page is free
 //!     images           at units of 64 bytes, within the run
 //! ```
@@ -29,7 +30,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"TPRN");
 const VERSION: u16 = 1;
 const FIXED_BYTES: usize = 64;
 const OBJECT_BYTES: usize = 12;
-const CHECKSUM_AT: usize = 44;
+const ENTRIES_AT: usize = 44;
+const CHECKSUM_AT: usize = 56;
 
 /// Entries of a run at most: its header stays below a small segment's half.
 pub const ENTRIES_MAX: usize = 512;
@@ -91,15 +93,17 @@ pub struct RunHeader {
     /// Random number of this opening of the file.
     pub epoch: u32,
     /// Number of the run.
-    pub sequence: u32,
+    pub sequence: u64,
     /// Checksum of the header of the run before.
     pub previous: u32,
     /// Newest run known to be durable.
-    pub synced: u32,
+    pub synced: u64,
     /// Length in blocks.
     pub blocks: u32,
     /// Where the stream goes on.
     pub next: u32,
+    /// And after that.
+    pub after: u32,
 }
 
 /// Bytes of a header with this number of entries.
@@ -120,14 +124,15 @@ impl RunHeader {
         put(4, &VERSION.to_le_bytes());
         put(6, &[matches!(self.kind, RunKind::Map).into(), self.stream.index() as u8]);
         put(8, &self.file.to_le_bytes());
+        put(16, &self.sequence.to_le_bytes());
+        put(24, &self.synced.to_le_bytes());
         let words = [
-            (16, self.epoch),
-            (20, self.sequence),
-            (24, self.previous),
-            (28, self.synced),
-            (32, self.blocks),
-            (36, changes.len() as u32),
-            (40, self.next),
+            (32, self.epoch),
+            (36, self.previous),
+            (40, self.blocks),
+            (ENTRIES_AT, changes.len() as u32),
+            (48, self.next),
+            (52, self.after),
         ];
         for (at, word) in words {
             put(at, &word.to_le_bytes());
@@ -146,7 +151,7 @@ impl RunHeader {
     /// How many bytes the header at the start of `block` takes, if there seems to be one.
     pub fn peek(block: &[u8]) -> Option<usize> {
         let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("4 bytes"));
-        let entries = word(36) as usize;
+        let entries = word(ENTRIES_AT) as usize;
         (word(0) == MAGIC && entries <= ENTRIES_MAX).then(|| header_bytes(entries))
     }
 
@@ -155,6 +160,7 @@ impl RunHeader {
     pub fn decode(run: &[u8]) -> Option<(RunHeader, Vec<Change>, u32)> {
         let len = RunHeader::peek(run).filter(|len| *len <= run.len())?;
         let word = |at: usize| u32::from_le_bytes(run[at..at + 4].try_into().expect("4 bytes"));
+        let long = |at: usize| u64::from_le_bytes(run[at..at + 8].try_into().expect("8 bytes"));
         let checksum = crc32c::crc32c(&run[..CHECKSUM_AT]);
         let checksum = crc32c::crc32c_append(checksum, &[0; 4]);
         let checksum = crc32c::crc32c_append(checksum, &run[CHECKSUM_AT + 4..len]);
@@ -169,13 +175,14 @@ impl RunHeader {
                 _ => return None,
             },
             stream: *Stream::ALL.get(usize::from(run[7]))?,
-            file: u64::from_le_bytes(run[8..16].try_into().expect("8 bytes")),
-            epoch: word(16),
-            sequence: word(20),
-            previous: word(24),
-            synced: word(28),
-            blocks: word(32),
-            next: word(40),
+            file: long(8),
+            epoch: word(32),
+            sequence: long(16),
+            previous: word(36),
+            synced: long(24),
+            blocks: word(40),
+            next: word(48),
+            after: word(52),
         };
         let changes = run[FIXED_BYTES..len].chunks_exact(OBJECT_BYTES + ENTRY_BYTES).map(|bytes| {
             let (object, entry) = bytes.split_at(OBJECT_BYTES);
@@ -215,11 +222,12 @@ mod tests {
             stream: Stream::Moved,
             file: 0x0123_4567_89ab_cdef,
             epoch: 5,
-            sequence: 7,
+            sequence: (3 << 32) + 7,
             previous: 9,
-            synced: 6,
+            synced: (3 << 32) + 6,
             blocks: 2,
             next: 11,
+            after: 12,
         }
     }
 

@@ -7,12 +7,17 @@ use super::entry::{Entry, Identity, Object};
 use super::error::{Error, Result};
 use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
-use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, Stream, pack};
-use super::segments::Segments;
-use crate::storage::{AlignedBuf, IoOp, Storage};
+use super::open::RESTORE;
+use super::reserve::{Left, Purpose};
+use super::root::Tail;
+use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
+use crate::storage::{AlignedBuf, IoOp, StorageFile};
+
+/// Pages that [`PackedFile::forget_from`] frees with one sync.
+const FREED_MAX: usize = 4096;
 
 /// The image of a page, made by [`Codec::encode`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The space.
     pub space: u32,
@@ -41,20 +46,21 @@ pub(super) struct Spot {
     len: usize,
 }
 
-/// Drafts runs behind the end of a file's chain. The writer changes only in [`Appender::commit`].
+/// Drafts runs behind the end of a file's chain. The file may grow; the rest of the writer changes
+/// in [`Appender::commit`].
 pub(super) struct Appender<'a> {
     file: &'a PackedFile,
     pub chain: Chain,
     drafts: Vec<Draft>,
+    leave: Left,
 }
 
 impl<'a> Appender<'a> {
-    pub fn new(file: &'a PackedFile, writer: &Writer) -> Appender<'a> {
-        Appender { file, chain: writer.chain.clone(), drafts: Vec::new() }
+    pub fn new(file: &'a PackedFile, writer: &Writer, leave: Left) -> Appender<'a> {
+        Appender { file, chain: writer.chain.clone(), drafts: Vec::new(), leave }
     }
 
-    /// Gives images of these lengths their places. Each is to be put there by [`Appender::fill`],
-    /// in this order.
+    /// Gives images of these lengths their places. [`Appender::fill`] puts each there, in order.
     pub fn place(
         &mut self,
         writer: &mut Writer,
@@ -65,13 +71,15 @@ impl<'a> Appender<'a> {
         while spots.len() < lens.len() {
             let rest = &lens[spots.len()..];
             let Some((units, blocks)) = fit(rest, self.room(stream)) else {
-                self.advance(writer, stream)?;
+                self.advance(writer, (kind, stream))?;
                 continue;
             };
-            let draft = self.draft(writer, (kind, stream), blocks)?;
+            let draft = self.draft(writer, (kind, stream), blocks);
             let placed = units.into_iter().zip(rest);
             spots.extend(placed.map(|(unit, len)| Spot { draft, unit, len: *len }));
         }
+        // The next checkpoint may have become longer although no segment was taken.
+        self.make_room(writer, None, &self.chain.tails)?;
         Ok(spots)
     }
 
@@ -81,31 +89,59 @@ impl<'a> Appender<'a> {
         tail.segment.map_or(0, |segment| self.file.geometry.blocks_of(segment) - tail.filled)
     }
 
-    /// Goes on in the stream's next segment.
-    fn advance(&mut self, writer: &mut Writer, stream: Stream) -> Result<()> {
-        let segment = self.chain.tails[stream.index()].next;
-        if segment >= writer.segments.count() {
-            self.file.file.set_len(self.file.geometry.offset_of(segment + 1))?;
-            writer.segments.grow(segment + 1);
+    /// Goes on in the stream's next segment. A run of the map may take another one if that is not
+    /// in the file and the disk is full: a root leads to it, and no chain has to.
+    fn advance(&mut self, writer: &mut Writer, (kind, stream): (RunKind, Stream)) -> Result<()> {
+        let own = self.segments();
+        let mut tails = self.chain.tails;
+        let tail = &mut tails[stream.index()];
+        let segment = tail.next;
+        (tail.segment, tail.filled, tail.next) = (Some(segment), 0, tail.after);
+        if let Err(error) = self.make_room(writer, Some(segment), &tails) {
+            let other = match kind {
+                RunKind::Map if is_full(&error) => {
+                    writer.segments.choose_any(&self.chain.tails, &own)
+                }
+                _ => None,
+            };
+            let tail = &mut tails[stream.index()];
+            // It may be the one that was to come next.
+            (tail.segment, tail.next, tail.after) = (Some(other.ok_or(error)?), u32::MAX, u32::MAX);
+            tails[stream.index()].next = writer.segments.choose(&tails, &own);
         }
-        let tail = &mut self.chain.tails[stream.index()];
-        (tail.segment, tail.filled) = (Some(segment), 0);
-        // Segments of this batch count as empty until it is published, and are no choice.
-        let own: Vec<u32> = self.drafts.iter().map(|draft| draft.segment).collect();
-        let next = writer.segments.choose(&self.chain.tails, &own);
-        self.chain.tails[stream.index()].next = next;
+        tails[stream.index()].after = writer.segments.choose(&tails, &own);
+        self.chain.tails = tails;
         Ok(())
     }
 
-    fn draft(
-        &mut self,
-        writer: &Writer,
-        (kind, stream): (RunKind, Stream),
-        blocks: u32,
-    ) -> Result<usize> {
-        let sequence = self.chain.sequence.checked_add(1).ok_or_else(|| {
-            self.file.damaged("it has had 2^32 runs: copy its table into a new one")
-        })?;
+    /// Segments of this batch. They count as idle until it is published, and are no choice.
+    fn segments(&self) -> Vec<u32> {
+        self.drafts.iter().map(|draft| draft.segment).collect()
+    }
+
+    /// Lets the file grow until it has the segment, and beside it the room that others need.
+    pub fn make_room(
+        &self,
+        writer: &mut Writer,
+        segment: Option<u32>,
+        tails: &[Tail; STREAMS],
+    ) -> Result<()> {
+        let geometry = self.file.geometry;
+        let mut idle = writer.segments.room(tails, &self.segments());
+        let ahead = writer.segments.room_ahead(tails);
+        let mut count = writer.segments.count();
+        let is_enough = |idle: u64| idle >= self.leave.idle && idle + ahead >= self.leave.all;
+        while count <= geometry.segments_max()
+            && (segment.is_some_and(|segment| segment >= count) || !is_enough(idle))
+        {
+            idle += if segment == Some(count) { 0 } else { geometry.sure_blocks_of(count) };
+            count += 1;
+        }
+        self.file.grow(writer, count)
+    }
+
+    fn draft(&mut self, writer: &Writer, (kind, stream): (RunKind, Stream), blocks: u32) -> usize {
+        let sequence = self.chain.sequence + 1;
         let tail = &mut self.chain.tails[stream.index()];
         let segment = tail.segment.expect("there is room in it");
         let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
@@ -120,17 +156,18 @@ impl<'a> Appender<'a> {
             synced: writer.chain.synced,
             blocks,
             next: tail.next,
+            after: tail.after,
         };
         self.chain.sequence = sequence;
         let bytes = AlignedBuf::zeroed(blocks as usize * BLOCK);
         self.drafts.push(Draft { segment, offset, header, changes: Vec::new(), bytes });
-        Ok(self.drafts.len() - 1)
+        self.drafts.len() - 1
     }
 
     /// Puts an image in its place.
     pub fn fill(&mut self, spot: Spot, object: Object, (codec, image): (Codec, &[u8])) -> Entry {
         assert_eq!(spot.len, image.len(), "the image has the length that was placed");
-        let run = self.drafts[spot.draft].header.sequence;
+        let run = self.drafts[spot.draft].header.sequence as u32;
         let crc = Identity { file: self.file.number, object, run }.checksum(image);
         let entry = Entry { codec, crc, ..self.place_of(spot) };
         let draft = &mut self.drafts[spot.draft];
@@ -144,7 +181,7 @@ impl<'a> Appender<'a> {
     pub fn place_of(&self, spot: Spot) -> Entry {
         let draft = &self.drafts[spot.draft];
         let unit = draft.offset / UNIT as u64 + u64::from(spot.unit);
-        let (len, run) = (spot.len as u32, draft.header.sequence);
+        let (len, run) = (spot.len as u32, draft.header.sequence as u32);
         Entry { unit, len, codec: Codec::Raw, crc: 0, run }
     }
 
@@ -184,12 +221,12 @@ impl<'a> Appender<'a> {
     }
 
     /// Writes and syncs the runs.
-    pub fn write(&self) -> Result<()> {
+    pub fn write(&self, writer: &mut Writer) -> Result<()> {
         for mut op in self.ops() {
             op.run();
             op.result?;
         }
-        Ok(self.file.file.sync_data()?)
+        self.file.sync(writer)
     }
 
     /// What the runs say, in order.
@@ -197,18 +234,14 @@ impl<'a> Appender<'a> {
         self.drafts.iter().flat_map(|draft| &draft.changes)
     }
 
-    /// Notes in which segments the runs lie.
-    pub fn pin(&self, segments: &mut Segments) {
-        for draft in &self.drafts {
-            segments.pin(draft.segment, draft.header.sequence);
-        }
+    /// In which segments the runs lie, and their numbers.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.drafts.iter().map(|draft| (draft.segment, draft.header.sequence))
     }
 
-    /// The runs are durable: the chain ends behind them.
-    pub fn commit(mut self, writer: &mut Writer) {
-        self.pin(&mut writer.segments);
+    /// The runs are durable: the next ones follow them.
+    pub fn commit(self, writer: &mut Writer) {
         writer.since_checkpoint += self.bytes();
-        self.chain.synced = self.chain.sequence;
         writer.chain = self.chain;
     }
 }
@@ -238,6 +271,7 @@ pub struct Prepared<'a> {
     file: &'a PackedFile,
     writer: MutexGuard<'a, Writer>,
     appender: Appender<'a>,
+    stream: Stream,
 }
 
 impl PackedFile {
@@ -247,7 +281,7 @@ impl PackedFile {
     /// # Errors
     /// [`Error::Storage`] also if the disk is full; the file is as it was.
     pub fn prepare(&self, stream: Stream, images: &[Image]) -> Result<Prepared<'_>> {
-        self.prepare_with(self.writer.lock(), stream, images)
+        self.prepare_with(self.writer_for_change()?, stream, images)
     }
 
     pub(super) fn prepare_with<'a>(
@@ -260,11 +294,17 @@ impl PackedFile {
             self.write_map(&mut writer)?;
         }
         for image in images {
+            let page = self.settings.page_size.bytes();
+            assert!(image.bytes.len() <= page, "an image is no longer than a page");
             self.find(image.space, image.no)?;
         }
-        let mut appender = Appender::new(self, &writer);
-        let lens: Vec<usize> = images.iter().map(|image| image.bytes.len()).collect();
-        let spots = appender.place(&mut writer, (RunKind::Pages, stream), &lens)?;
+        let (mut appender, spots) = match self.place(&mut writer, stream, images) {
+            Err(error) if is_full(&error) && may_find_room(&writer, stream) => {
+                self.write_map(&mut writer)?;
+                self.place(&mut writer, stream, images)?
+            }
+            placed => placed?,
+        };
         for (spot, image) in spots.into_iter().zip(images) {
             let object = Object::Page { space: image.space, no: image.no };
             match image.bytes.is_empty() {
@@ -275,70 +315,142 @@ impl PackedFile {
         appender.finish();
         // Unless the batch is published, its runs do not count.
         writer.must_checkpoint = true;
-        Ok(Prepared { file: self, writer, appender })
+        Ok(Prepared { file: self, writer, appender, stream })
+    }
+
+    fn place<'a>(
+        &'a self,
+        writer: &mut Writer,
+        stream: Stream,
+        images: &[Image],
+    ) -> Result<(Appender<'a>, Vec<Spot>)> {
+        let pages = images.iter().map(|image| (image.space, image.no));
+        let map = self.map.read().cost_with(pages);
+        let room = match stream {
+            // They take little, and give room back.
+            Stream::Flushed if images.iter().all(|image| image.bytes.is_empty()) => Purpose::Frees,
+            Stream::Flushed => Purpose::Pages,
+            Stream::Moved | Stream::MovedAgain => Purpose::Cleaner,
+        };
+        let mut appender = Appender::new(self, writer, self.left_by(writer, room, map));
+        let lens: Vec<usize> = images.iter().map(|image| image.bytes.len()).collect();
+        let spots = appender.place(writer, (RunKind::Pages, stream), &lens)?;
+        Ok((appender, spots))
     }
 
     /// Writes the images, and syncs them.
     pub fn write(&self, stream: Stream, images: &[Image]) -> Result<()> {
         self.prepare(stream, images)?.write()
     }
+
+    /// Frees all pages of `space` from number `no` on. The caller excludes writes of such pages.
+    ///
+    /// # Errors
+    /// Some of the pages may be free by then: it can be called again.
+    pub fn forget_from(&self, space: u32, no: u32) -> Result<()> {
+        let (mut from, mut most) = (Some(no), FREED_MAX);
+        while let Some(at) = from {
+            let (mut freed, mut next) = (Vec::new(), Some(at));
+            while freed.len() < most
+                && let Some(at) = next
+                && let Some(no) = self.next_page(space, at)?
+            {
+                freed.push(Image { space, no, codec: Codec::Raw, bytes: Vec::new() });
+                next = no.checked_add(1);
+            }
+            if freed.is_empty() {
+                break;
+            }
+            match self.write(Stream::Flushed, &freed) {
+                Ok(()) => from = next,
+                // Fewer pages have fewer nodes, for which the next checkpoint needs room.
+                Err(error) if is_full(&error) && freed.len() > 1 => most = freed.len() / 2,
+                Err(error) => return Err(error),
+            }
+            if self.wants_checkpoint() {
+                self.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs the file. A failure is final.
+    pub(super) fn sync(&self, writer: &mut Writer) -> Result<()> {
+        self.file.sync_data().map_err(|error| {
+            let error = Error::from(error);
+            writer.refuses = Some(error.clone());
+            error
+        })
+    }
 }
 
-impl Prepared<'_> {
+impl<'a> Prepared<'a> {
     /// Writes and syncs the batch, and publishes it.
-    pub(super) fn write(self) -> Result<()> {
-        self.appender.write()?;
+    pub(super) fn write(mut self) -> Result<()> {
+        self.appender.write(&mut self.writer)?;
         self.publish();
         Ok(())
     }
 
+    /// The writes of the batch, which are to end before the sync.
+    pub(super) fn ops(&self) -> impl Iterator<Item = IoOp<'_>> {
+        self.appender.ops()
+    }
+
+    /// The file.
+    pub(super) fn io_file(&self) -> &'a dyn StorageFile {
+        &*self.file.file
+    }
+
+    /// The batch has failed.
+    pub(super) fn fail(mut self, error: &Error) {
+        if error.is_failed_sync() {
+            self.writer.refuses = Some(error.clone());
+        }
+    }
+
     /// The images are durable: the map leads to them from now on.
-    fn publish(self) {
-        let Prepared { file, mut writer, appender } = self;
+    pub(super) fn publish(self) {
+        let Prepared { file, mut writer, appender, stream } = self;
+        let segments = &mut writer.segments;
+        // Pinned first, so that no segment counts as idle meanwhile.
+        appender.runs().for_each(|(segment, run)| segments.pin(segment, run));
+        let mut counted = Ok(());
         let mut map = file.map.write();
         for (object, entry) in appender.changes() {
             let Object::Page { space, no } = *object else { unreachable!("a run of pages") };
             let old = map.set(space, no, *entry).expect("its nodes are in memory since `prepare`");
-            old.iter().for_each(|old| writer.segments.remove(old));
-            entry.iter().for_each(|entry| writer.segments.add(entry));
+            let removed = old.iter().try_for_each(|old| segments.remove(old));
+            let added = entry.iter().try_for_each(|entry| segments.add(entry));
+            counted = counted.and(removed).and(added);
         }
         drop(map);
+        if stream == Stream::Flushed {
+            let pages = appender.changes().filter(|(_, entry)| entry.is_some()).count() as u64;
+            let mut totals = file.totals.lock();
+            let blocks = pages * file.geometry.page_blocks();
+            totals.promised = totals.promised.saturating_sub(blocks);
+        }
         appender.commit(&mut writer);
+        writer.chain.synced = writer.chain.sequence;
         writer.must_checkpoint = false;
+        if let Err(why) = counted {
+            // Were the count believed, a segment with images in use could be filled again.
+            writer.refuses = Some(file.damaged(format!("{why}; {RESTORE}")));
+        }
+        file.note_totals(&writer);
     }
 }
 
-/// Writes batches of several files at once, syncs each file, and publishes those that are durable.
-/// The outcomes are in the order of the batches; a batch that failed has changed nothing.
-pub fn write_all(storage: &dyn Storage, batches: Vec<Prepared<'_>>) -> Vec<Result<()>> {
-    let mut outcomes: Vec<Result<()>> = batches.iter().map(|_| Ok(())).collect();
-    {
-        let numbered = batches.iter().enumerate();
-        let (owners, mut ops): (Vec<usize>, Vec<IoOp<'_>>) =
-            numbered.flat_map(|(at, batch)| batch.appender.ops().map(move |op| (at, op))).unzip();
-        storage.run_batch(&mut ops);
-        for (owner, op) in owners.into_iter().zip(ops) {
-            if let Err(error) = op.result {
-                outcomes[owner] = Err(error.into());
-            }
-        }
-    }
-    std::thread::scope(|scope| {
-        let mut syncs = Vec::new();
-        for (outcome, batch) in outcomes.iter_mut().zip(&batches) {
-            if outcome.is_ok() {
-                let file = &batch.file.file;
-                syncs.push((outcome, scope.spawn(|| file.sync_data())));
-            }
-        }
-        for (outcome, sync) in syncs {
-            *outcome = sync.join().expect("a sync does not panic").map_err(Error::from);
-        }
-    });
-    for (outcome, batch) in outcomes.iter().zip(batches) {
-        if outcome.is_ok() {
-            batch.publish();
-        }
-    }
-    outcomes
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Storage(error) if error.is_no_space())
+}
+
+/// Whether a checkpoint may find room for a stream: runs since the last one keep segments from
+/// being filled, or the stream means to go on behind the end of the file although one is idle.
+fn may_find_room(writer: &Writer, stream: Stream) -> bool {
+    let tail = &writer.chain.tails[stream.index()];
+    let is_behind = tail.next >= writer.segments.count();
+    writer.since_checkpoint > 0
+        || is_behind && writer.segments.choose_any(&writer.chain.tails, &[]).is_some()
 }

@@ -11,11 +11,13 @@
 //! Nothing here reads or writes a file: who meets an absent node reads its image and calls
 //! [`Map::install`].
 
+mod cost;
 mod node;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
+pub use self::cost::Cost;
 use self::node::{Body, Child, EMPTY, Node};
 use super::entry::{ENTRY_BYTES, Entry, LEVELS_MAX, Object};
 
@@ -39,13 +41,24 @@ pub struct Absent {
 /// A node of the map cannot be what its bytes say.
 pub type Malformed = &'static str;
 
-/// How a checkpoint of the map ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// A durable root names the new images.
-    Durable,
-    /// Nothing names them.
-    Failed,
+/// A node that a checkpoint has to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Dirty {
+    /// The node.
+    pub object: Object,
+    /// Bytes of its image to come; 0: it has no entries, and goes.
+    pub len: usize,
+    /// The image that it has.
+    pub stored: Option<Entry>,
+}
+
+/// The images that a checkpoint has written, while no root names them.
+pub type Pending = HashMap<Object, Entry>;
+
+/// The first page that is behind those of a node; `None` if no number is.
+pub fn first_page_behind(level: u8, index: u32) -> Option<u32> {
+    let behind = (u64::from(index) + 1) << (FANOUT_BITS * (u32::from(level) + 1));
+    u32::try_from(behind).ok()
 }
 
 /// The number of a node among those of its level.
@@ -69,7 +82,10 @@ impl Tree {
 #[derive(Default)]
 pub struct Map {
     trees: BTreeMap<u32, Tree>,
+    /// Nodes in memory.
     loaded: usize,
+    /// At most what the dirty ones take.
+    dirty: Cost,
 }
 
 impl Map {
@@ -122,6 +138,9 @@ impl Map {
             if !matches!(below, Child::Empty) {
                 let mut root = Node::new(tree.height);
                 root.body = Body::Inner(vec![below]);
+                // Not all of them are on the way to the page.
+                root.dirty = true;
+                self.dirty.add(1);
                 self.loaded += 1;
                 tree.root = Child::Loaded(Box::new(root));
             }
@@ -133,8 +152,9 @@ impl Map {
                 *child = Child::Loaded(Box::new(Node::new(level)));
             }
             let Child::Loaded(node) = child else { unreachable!("`find` has passed it") };
-            node.dirty = true;
             let slot = node.slot_of(no);
+            self.dirty.replace(node, node.len().max(slot + 1));
+            node.dirty = true;
             match &mut node.body {
                 Body::Leaf(entries) => {
                     if entries.len() <= slot {
@@ -155,13 +175,25 @@ impl Map {
 
     /// Puts a node that was absent in its place, unless another thread did so, or the node was
     /// changed meanwhile.
-    pub fn install(&mut self, absent: Absent, image: &[u8]) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// The image is none of this node, or `is_place` says that an image it names lies where none
+    /// can.
+    pub fn install(
+        &mut self,
+        absent: Absent,
+        image: &[u8],
+        is_place: impl Fn(&Entry) -> bool,
+    ) -> Result<(), Malformed> {
         let Object::Node { space, level, index } = absent.object else {
             unreachable!("only nodes are absent")
         };
         let node = Node::decode(image, absent.entry)?;
         if node.level != level {
             return Err("a node of another level");
+        }
+        if !node.each_entry().all(|entry| is_place(&entry)) {
+            return Err("an image that it names lies where none can");
         }
         if let Some(child) = self.child_mut(space, level, index)
             && matches!(child, Child::Stored(entry) if *entry == absent.entry)
@@ -212,7 +244,10 @@ impl Map {
                 if at == level && node.stored != Some(entry) {
                     return Ok(false);
                 }
-                node.dirty |= mark;
+                if mark {
+                    self.dirty.replace(node, node.len());
+                    node.dirty = true;
+                }
                 if at == level {
                     break;
                 }
@@ -227,34 +262,85 @@ impl Map {
         Ok(true)
     }
 
-    /// Writes all dirty nodes through `write`, children first, and keeps what it returns as their
-    /// images to come. To be followed by [`Map::settle`].
-    pub fn store(&mut self, write: &mut dyn FnMut(Object, &[u8]) -> Entry) {
-        for (space, tree) in &mut self.trees {
-            store_child(*space, (tree.height, 0), &mut tree.root, write);
+    /// The nodes that a checkpoint has to write, children first. They stay as they are until
+    /// [`Map::settle`] if the writer's mutex is held until then.
+    pub fn dirty(&self) -> Vec<Dirty> {
+        let mut dirty = Vec::with_capacity(self.dirty.images as usize);
+        for (space, tree) in &self.trees {
+            each_dirty((*space, tree.height, 0), &tree.root, &mut dirty);
+        }
+        dirty
+    }
+
+    /// The image of a node that is dirty. Those of its dirty children are among the pending ones.
+    pub fn encode(&self, object: Object, pending: &Pending) -> Vec<u8> {
+        let Object::Node { space, level, index } = object else { unreachable!("it is a node") };
+        let node = self.node(space, level, index).expect("a dirty node is in memory");
+        node.encode(|at| {
+            let child = Object::Node {
+                space,
+                level: level.checked_sub(1)?,
+                index: index << FANOUT_BITS | at as u32,
+            };
+            pending.get(&child).copied()
+        })
+    }
+
+    fn node(&self, space: u32, level: u8, index: u32) -> Option<&Node> {
+        let tree = self.trees.get(&space).filter(|tree| tree.height >= level)?;
+        let (mut child, mut at) = (&tree.root, tree.height);
+        loop {
+            let Child::Loaded(node) = child else { return None };
+            if at == level {
+                return Some(node);
+            }
+            let Body::Inner(children) = &node.body else { return None };
+            at = at.checked_sub(1)?;
+            let slot = index.checked_shr(FANOUT_BITS * u32::from(at - level)).unwrap_or(0);
+            child = children.get(slot as usize % FANOUT)?;
         }
     }
 
-    /// The lengths of the images that [`Map::store`] will write, in its order.
-    pub fn dirty_lens(&self) -> Vec<usize> {
-        let mut lens = Vec::new();
-        for tree in self.trees.values() {
-            each_dirty(&tree.root, &mut |node| {
-                if !node.is_empty() {
-                    lens.push(node.image_len());
-                }
-            });
-        }
-        lens
+    /// At most what a checkpoint has to write: dirty nodes and the list of spaces.
+    pub fn cost(&self) -> Cost {
+        self.dirty + Cost::of_directory(self.trees.len())
     }
 
-    /// The images that dirty nodes had at the last checkpoint.
-    pub fn replaced(&self) -> Vec<Entry> {
-        let mut replaced = Vec::new();
-        for tree in self.trees.values() {
-            each_dirty(&tree.root, &mut |node| replaced.extend(node.stored));
+    /// At most what a checkpoint has to write after images of these pages (space, number) were set.
+    /// Their nodes are in memory.
+    pub fn cost_with(&self, pages: impl Iterator<Item = (u32, u32)>) -> Cost {
+        // By node: entries that it will have.
+        let mut lens: HashMap<Object, usize> = HashMap::new();
+        let mut spaces = self.trees.len();
+        let mut last = None;
+        for (space, no) in pages {
+            let tree = self.trees.get(&space);
+            if tree.is_none() && last != Some(space) {
+                spaces += 1;
+            }
+            last = Some(space);
+            let mut height = tree.map_or(0, |tree| tree.height);
+            while node_index(height, no) > 0 {
+                height += 1;
+            }
+            for level in 0..=height {
+                let object = Object::Node { space, level, index: node_index(level, no) };
+                let slot = (no >> (FANOUT_BITS * u32::from(level))) as usize % FANOUT;
+                let len = lens.entry(object).or_default();
+                *len = (*len).max(slot + 1);
+            }
         }
-        replaced
+        let mut cost = self.dirty;
+        for (object, len) in lens {
+            let Object::Node { space, level, index } = object else {
+                unreachable!("all are nodes")
+            };
+            match self.node(space, level, index) {
+                Some(node) => cost.replace(node, len.max(node.len())),
+                None => cost.add(len),
+            }
+        }
+        cost + Cost::of_directory(spaces)
     }
 
     /// Whether a node is still absent, with this image.
@@ -264,14 +350,17 @@ impl Map {
         matches!(child, Some(Child::Stored(entry)) if *entry == absent.entry)
     }
 
-    /// Ends what [`Map::store`] began. [`Stored::Durable`]: a durable root names the new images.
-    /// [`Stored::Failed`]: the nodes are as before.
-    pub fn settle(&mut self, outcome: Stored) {
-        for tree in self.trees.values_mut() {
-            settle_child(&mut tree.root, outcome);
+    /// A durable root names the pending images: they are what the dirty nodes have.
+    pub fn settle(&mut self, pending: &Pending) {
+        for (space, tree) in &mut self.trees {
+            settle_child(
+                (*space, tree.height, 0),
+                &mut tree.root,
+                &mut (pending, &mut self.loaded),
+            );
         }
         self.trees.retain(|_, tree| !matches!(tree.root, Child::Empty));
-        self.loaded = self.trees.values().map(|tree| count(&tree.root)).sum();
+        self.dirty = Cost::default();
     }
 
     /// The lengths of the parts of [`Map::directory`].
@@ -282,7 +371,7 @@ impl Map {
     }
 
     /// The list of spaces, in parts.
-    pub fn directory(&self) -> Vec<Vec<u8>> {
+    pub fn directory(&self, pending: &Pending) -> Vec<Vec<u8>> {
         let rows = self.trees.iter().filter(|(_, tree)| !tree.root.is_empty());
         let rows: Vec<(&u32, &Tree)> = rows.collect();
         let part = |rows: &[(&u32, &Tree)]| {
@@ -290,7 +379,9 @@ impl Map {
             for (space, tree) in rows {
                 bytes.extend(space.to_le_bytes());
                 bytes.extend(u32::from(tree.height).to_le_bytes());
-                bytes.extend(Entry::encode(tree.root.entry()));
+                let root = Object::Node { space: **space, level: tree.height, index: 0 };
+                let entry = tree.root.stored().or_else(|| pending.get(&root).copied());
+                bytes.extend(Entry::encode(entry));
             }
             bytes
         };
@@ -309,7 +400,9 @@ impl Map {
             let height = u8::try_from(word(4)).ok().filter(|height| *height < LEVELS_MAX);
             let height = height.ok_or("a map is higher than any can be")?;
             let root = entry.map_or(Child::Empty, Child::Stored);
-            self.trees.insert(word(0), Tree { height, root });
+            if self.trees.insert(word(0), Tree { height, root }).is_some() {
+                return Err("a space is twice in the list of spaces");
+            }
         }
         Ok(())
     }
@@ -336,7 +429,33 @@ impl Map {
 
     /// All spaces that have a page.
     pub fn spaces(&self) -> impl Iterator<Item = u32> {
-        self.trees.keys().copied()
+        self.trees.iter().filter(|(_, tree)| !tree.root.is_empty()).map(|(space, _)| *space)
+    }
+
+    /// The last page of a space that has an image.
+    pub fn last_page(&self, space: u32) -> Result<Option<u32>, Absent> {
+        let Some(tree) = self.trees.get(&space) else { return Ok(None) };
+        let (mut child, mut level, mut index) = (&tree.root, tree.height, 0);
+        loop {
+            let node = match child {
+                Child::Empty => return Ok(None),
+                Child::Stored(entry) => {
+                    return Err(Absent {
+                        object: Object::Node { space, level, index },
+                        entry: *entry,
+                    });
+                }
+                Child::Loaded(node) => node,
+            };
+            let Some(last) = node.extent().last() else { return Ok(None) };
+            let below = index << FANOUT_BITS | last as u32;
+            match &node.body {
+                Body::Leaf(_) => return Ok(Some(below)),
+                Body::Inner(children) => {
+                    (child, level, index) = (&children[last], level - 1, below);
+                }
+            }
+        }
     }
 
     /// The first page of a space from `no` on that has an image.
@@ -379,21 +498,28 @@ impl Tree {
     }
 }
 
-fn count(child: &Child) -> usize {
-    match child {
-        Child::Loaded(node) => match &node.body {
-            Body::Leaf(_) => 1,
-            Body::Inner(children) => 1 + children.iter().map(count).sum::<usize>(),
-        },
-        _ => 0,
+/// Adds every dirty node, children first.
+fn each_dirty((space, level, index): (u32, u8, u32), child: &Child, dirty: &mut Vec<Dirty>) {
+    let Child::Loaded(node) = child else { return };
+    if !node.dirty {
+        return;
     }
+    if let Body::Inner(children) = &node.body {
+        for (slot, child) in (0..).zip(children) {
+            each_dirty((space, level - 1, index << FANOUT_BITS | slot), child, dirty);
+        }
+    }
+    let len = if node.is_empty() { 0 } else { node.image_len() };
+    dirty.push(Dirty { object: Object::Node { space, level, index }, len, stored: node.stored });
 }
 
-fn store_child(
-    space: u32,
-    (level, index): (u8, u32),
+/// The pending images, and how many nodes are in memory.
+type Settling<'a> = (&'a Pending, &'a mut usize);
+
+fn settle_child(
+    (space, level, index): (u32, u8, u32),
     child: &mut Child,
-    write: &mut dyn FnMut(Object, &[u8]) -> Entry,
+    settling: &mut Settling<'_>,
 ) {
     let Child::Loaded(node) = child else { return };
     if !node.dirty {
@@ -401,41 +527,15 @@ fn store_child(
     }
     if let Body::Inner(children) = &mut node.body {
         for (slot, child) in (0..).zip(children) {
-            store_child(space, (level - 1, index << FANOUT_BITS | slot), child, write);
+            settle_child((space, level - 1, index << FANOUT_BITS | slot), child, settling);
         }
     }
-    if !node.is_empty() {
-        node.pending = Some(write(Object::Node { space, level, index }, &node.encode()));
-    }
-}
-
-/// Calls `each` with every dirty node, children first.
-fn each_dirty(child: &Child, each: &mut dyn FnMut(&Node)) {
-    let Child::Loaded(node) = child else { return };
-    if !node.dirty {
-        return;
-    }
-    if let Body::Inner(children) = &node.body {
-        children.iter().for_each(|child| each_dirty(child, each));
-    }
-    each(node);
-}
-
-fn settle_child(child: &mut Child, outcome: Stored) {
-    let Child::Loaded(node) = child else { return };
-    if !node.dirty {
-        return;
-    }
-    if let Body::Inner(children) = &mut node.body {
-        children.iter_mut().for_each(|child| settle_child(child, outcome));
-    }
-    let pending = node.pending.take();
-    if outcome == Stored::Failed {
-        return;
-    }
-    match pending {
-        Some(entry) => (node.stored, node.dirty) = (Some(entry), false),
-        None => *child = Child::Empty,
+    match settling.0.get(&Object::Node { space, level, index }) {
+        Some(entry) => (node.stored, node.dirty) = (Some(*entry), false),
+        None => {
+            *child = Child::Empty;
+            *settling.1 -= 1;
+        }
     }
 }
 

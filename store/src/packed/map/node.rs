@@ -13,7 +13,7 @@ use super::super::entry::{ENTRY_BYTES, Entry, LEVELS_MAX};
 use super::{FANOUT, FANOUT_BITS, Malformed};
 
 /// Level, first entry, number of entries.
-const NODE_HEADER: usize = 8;
+pub(super) const NODE_HEADER: usize = 8;
 
 pub(super) type Bytes = [u8; ENTRY_BYTES];
 pub(super) const EMPTY: Bytes = [0; ENTRY_BYTES];
@@ -22,8 +22,6 @@ pub(super) const EMPTY: Bytes = [0; ENTRY_BYTES];
 pub(super) struct Node {
     pub level: u8,
     pub stored: Option<Entry>,
-    /// The image that a checkpoint has written, while no root names it.
-    pub pending: Option<Entry>,
     pub dirty: bool,
     /// Whether a lookup passed it since the last trim.
     pub used: AtomicBool,
@@ -43,12 +41,12 @@ pub(super) enum Child {
 }
 
 impl Child {
-    pub fn entry(&self) -> Option<Entry> {
+    /// Its image, if that is not to be written again.
+    pub fn stored(&self) -> Option<Entry> {
         match self {
             Child::Empty => None,
             Child::Stored(entry) => Some(*entry),
-            Child::Loaded(_) if self.is_empty() => None,
-            Child::Loaded(node) => node.pending.or(node.stored),
+            Child::Loaded(node) => node.stored.filter(|_| !node.dirty),
         }
     }
 
@@ -65,7 +63,7 @@ impl Node {
     pub fn new(level: u8) -> Node {
         let body = if level == 0 { Body::Leaf(Vec::new()) } else { Body::Inner(Vec::new()) };
         let used = AtomicBool::new(true);
-        Node { level, stored: None, pending: None, dirty: true, used, body }
+        Node { level, stored: None, dirty: false, used, body }
     }
 
     /// Whether nothing below it has an image.
@@ -88,28 +86,36 @@ impl Node {
         first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
     }
 
-    pub fn entries(&self) -> Vec<Bytes> {
-        match &self.body {
-            Body::Leaf(entries) => entries.clone(),
-            Body::Inner(children) => {
-                children.iter().map(|child| Entry::encode(child.entry())).collect()
-            }
-        }
-    }
-
-    pub fn encode(&self) -> Vec<u8> {
+    /// The image. `image_of` gives that of the child at a position, if the child is dirty.
+    pub fn encode(&self, image_of: impl Fn(usize) -> Option<Entry>) -> Vec<u8> {
         let extent = self.extent();
         let mut image = Vec::with_capacity(self.image_len());
         image.extend([self.level, 0]);
         image.extend((extent.start as u16).to_le_bytes());
         image.extend((extent.len() as u16).to_le_bytes());
         image.extend([0; 2]);
-        image.extend(self.entries()[extent].as_flattened());
+        match &self.body {
+            Body::Leaf(entries) => image.extend(entries[extent].as_flattened()),
+            Body::Inner(children) => {
+                for (at, child) in extent.clone().zip(&children[extent]) {
+                    let entry = child.stored().or_else(|| image_of(at));
+                    image.extend(Entry::encode(entry));
+                }
+            }
+        }
         image
     }
 
     pub fn image_len(&self) -> usize {
         NODE_HEADER + self.extent().len() * ENTRY_BYTES
+    }
+
+    /// Entries, the empty ones before the last among them.
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::Leaf(entries) => entries.len(),
+            Body::Inner(children) => children.len(),
+        }
     }
 
     pub fn decode(image: &[u8], stored: Entry) -> Result<Node, Malformed> {
@@ -134,7 +140,17 @@ impl Node {
             Body::Inner(entries.iter().map(child).collect::<Result<_, Malformed>>()?)
         };
         let (stored, used) = (Some(stored), AtomicBool::new(true));
-        Ok(Node { level, stored, pending: None, dirty: false, used, body })
+        Ok(Node { level, stored, dirty: false, used, body })
+    }
+
+    /// The entries of a node whose children are not in memory.
+    pub fn each_entry(&self) -> impl Iterator<Item = Entry> {
+        let (leaf, inner): (&[Bytes], &[Child]) = match &self.body {
+            Body::Leaf(entries) => (entries, &[]),
+            Body::Inner(children) => (&[], children),
+        };
+        let entries = leaf.iter().filter_map(|bytes| Entry::decode(bytes).ok().flatten());
+        entries.chain(inner.iter().filter_map(Child::stored))
     }
 
     /// The position of page `no` in this node.

@@ -22,7 +22,7 @@ fn filled() -> (SimStorage, Model) {
             packed.checkpoint().unwrap();
         }
     }
-    model.sequence = packed.usage().unwrap().sequence;
+    model.sequence = packed.usage().sequence;
     (disk, model)
 }
 
@@ -37,7 +37,8 @@ fn bytes_of(disk: &SimStorage) -> Vec<u8> {
 fn right_or_reported(disk: &SimStorage, model: &Model, what: &str) -> (u32, u32) {
     // As the catalog knows it: without that, nothing tells a damaged run at the end from one that a
     // crash cut off.
-    let open = PackedFile::open(disk.open(FILE).unwrap(), settings(9), model.sequence);
+    let open =
+        PackedFile::open(disk.open(FILE).unwrap(), settings(9), Access::ReadWrite, model.sequence);
     let Ok(packed) = open else { return (0, PAGES) };
     let (mut right, mut reported) = (0, 0);
     let mut bytes = vec![0; PAGE];
@@ -80,6 +81,21 @@ fn one_block_of_a_root_may_rot() {
     }
 }
 
+/// The root before it is whole, but the file has had runs since the newest.
+#[test]
+fn the_loss_of_the_newest_root_is_reported() {
+    let (disk, model) = filled();
+    // Root 2 is in the first two blocks.
+    for block in [0, 1] {
+        disk.corrupt(FILE, block * BLOCK as u64 + 50, 1);
+    }
+    for known in [0, model.sequence] {
+        let open =
+            PackedFile::open(disk.open(FILE).unwrap(), settings(9), Access::ReadWrite, known);
+        assert!(open.is_err(), "known: {known}");
+    }
+}
+
 /// As after a write that a disk acknowledged and lost: the bytes of before are there.
 #[test]
 fn an_older_state_of_any_block_is_found_out() {
@@ -94,7 +110,7 @@ fn an_older_state_of_any_block_is_found_out() {
         model.durable(&images);
         packed.checkpoint().unwrap();
     }
-    model.sequence = packed.usage().unwrap().sequence;
+    model.sequence = packed.usage().sequence;
     drop(packed);
     let new = bytes_of(&disk);
     assert_eq!(right_or_reported(&disk.kill(), &model, "nothing lost"), (PAGES, 0));
@@ -142,10 +158,12 @@ fn a_file_that_is_cut_short_is_refused_or_its_pages_are() {
 #[test]
 fn a_file_of_something_else_is_refused() {
     let (disk, _) = filled();
-    let open = |settings| match PackedFile::open(disk.open(FILE).unwrap(), settings, 0) {
-        Ok(_) => panic!("opened"),
-        Err(error) => error.to_string(),
-    };
+    let open =
+        |settings| match PackedFile::open(disk.open(FILE).unwrap(), settings, Access::ReadWrite, 0)
+        {
+            Ok(_) => panic!("opened"),
+            Err(error) => error.to_string(),
+        };
     let ours = settings(1);
     let error = open(Settings { space: 8, ..ours });
     assert_eq!(error, "t: it is of space 7, expected 8: the file was renamed or copied");
@@ -162,11 +180,14 @@ fn an_older_copy_of_the_file_is_refused() {
     let old = bytes_of(&disk);
     let packed = reopen(&disk, 3).unwrap();
     packed.write(Stream::Flushed, &[image(1, 50)]).unwrap();
-    let sequence = packed.usage().unwrap().sequence;
+    let sequence = packed.usage().sequence;
     drop(packed);
     disk.open(FILE).unwrap().write_at(&old, 0).unwrap();
     assert_eq!(right_or_reported(&disk, &model, "for who knows no better").0, PAGES);
-    let error = PackedFile::open(disk.open(FILE).unwrap(), settings(4), sequence).err().unwrap();
+    let error =
+        PackedFile::open(disk.open(FILE).unwrap(), settings(4), Access::ReadWrite, sequence)
+            .err()
+            .unwrap();
     let why = format!("its newest run is {}, but run {sequence} was durable", sequence - 1);
     assert!(error.to_string().contains(&why), "{error}");
 }
@@ -185,7 +206,7 @@ fn an_image_that_is_spoilt_is_not_moved() {
     }
     packed.checkpoint().unwrap();
     let live_units = packed.writer.lock().segments.live_units(segment);
-    let error = packed.clean(Victim { segment, live_units, units: 1024 }).unwrap_err();
+    let error = packed.clean(Victim { segment, live_units, units: 1024, age: 0 }).unwrap_err();
     assert_eq!(
         error.to_string(),
         "t: page 3 of space 7 is corrupt: its image can't be moved: it is spoilt"

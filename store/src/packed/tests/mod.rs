@@ -1,6 +1,11 @@
 //! Packed files beside a model, on the simulated disk: batches, frees, cleaning, checkpoints and
 //! restarts in random order, with crashes and full disks.
 
+mod access;
 mod crash;
 mod damage;
+mod faults;
+mod impossible;
 mod model;
+mod room;
+mod threads;

@@ -1,0 +1,252 @@
+//! Reading pages and images: one by one, or many through windows of the file.
+
+use std::cell::RefCell;
+
+use super::entry::{Entry, IMAGE_MAX, Identity, Object};
+use super::error::Result;
+use super::file::{Found, PackedFile};
+use super::geometry::BLOCK;
+use super::write::Image;
+use crate::storage::{AlignedBuf, StorageFile};
+
+/// Longest run of blocks that one image lies in: it may begin anywhere in the first.
+const BLOCKS_OF_IMAGE: usize = IMAGE_MAX + BLOCK;
+/// Bytes that [`PackedFile::images`] reads although no image that it wants lies there.
+const BACKUP_GAP: usize = 64 << 10;
+/// Bytes that it reads at once.
+const BACKUP_WINDOW: usize = 1 << 20;
+
+thread_local! {
+    static BLOCKS: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(BLOCKS_OF_IMAGE));
+}
+
+/// A part of the file that holds images of pages: whole blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub len: usize,
+    /// The images in it, in the order of the file.
+    pub pages: Vec<Wanted>,
+}
+
+/// An image in a [`Window`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where the page is in the list that [`PackedFile::windows`] was given.
+    pub index: usize,
+    /// The space.
+    pub space: u32,
+    /// The page's number.
+    pub no: u32,
+    /// Where the image is.
+    pub entry: Entry,
+}
+
+/// How windows are made of the places of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merging {
+    /// Neighbours become one window if at most this number of bytes is between them.
+    pub gap_max: usize,
+    /// Bytes of a window at most, unless one image takes more.
+    pub len_max: usize,
+}
+
+impl PackedFile {
+    /// Reads page `no` of `space` into `page`, which has the length of a page.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](super::Error::Corrupt) unless the file has exactly the bytes that were
+    /// written last: another page, an older version and spoilt bytes are all found out.
+    pub fn read(&self, space: u32, no: u32, page: &mut [u8]) -> Result<Found> {
+        self.check_length(page);
+        let object = Object::Page { space, no };
+        let decode = |entry: Entry, image: &[u8]| entry.codec.decode(image, page);
+        match self.newest_image(space, no, decode)? {
+            Some(Ok(())) => Ok(Found::Page),
+            Some(Err(why)) => Err(self.corrupt(object, why)),
+            None => {
+                page.fill(0);
+                Ok(Found::Nothing)
+            }
+        }
+    }
+
+    /// The image of page `no` of `space` as it is stored; `None` if the page was never written, or
+    /// is free.
+    ///
+    /// # Errors
+    /// As [`PackedFile::read`], but that the image can be decoded is not checked.
+    pub fn image(&self, space: u32, no: u32) -> Result<Option<Image>> {
+        self.newest_image(space, no, |entry: Entry, image: &[u8]| Image {
+            space,
+            no,
+            codec: entry.codec,
+            bytes: image.to_vec(),
+        })
+    }
+
+    /// Calls `each` with the image of a page, once its checksum is right.
+    fn newest_image<T>(
+        &self,
+        space: u32,
+        no: u32,
+        each: impl FnOnce(Entry, &[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let (object, mut tried, mut each) = (Object::Page { space, no }, None, Some(each));
+        loop {
+            let Some(entry) = self.find(space, no)? else { return Ok(None) };
+            if tried == Some(entry) {
+                return Err(self.corrupt(object, self.spoilt(&entry)));
+            }
+            let take = |image: &[u8]| each.take().expect("called once")(entry, image);
+            match self.with_image(object, entry, take)? {
+                Some(taken) => return Ok(Some(taken)),
+                // The cleaner or a write has given it another place meanwhile, or the bytes are
+                // spoilt: then it is found at the same place again.
+                None => tried = Some(entry),
+            }
+        }
+    }
+
+    /// The images of `space` from page `from` on, as they are stored, in the order of the pages:
+    /// at most `bytes_max` bytes of them, but at least one if there is one. Empty: there is none.
+    ///
+    /// # Errors
+    /// As [`PackedFile::image`].
+    pub fn images(&self, space: u32, from: u32, bytes_max: usize) -> Result<Vec<Image>> {
+        let (mut pages, mut bytes, mut next) = (Vec::new(), 0, Some(from));
+        while let Some(at) = next
+            && let Some((no, entry)) = self.next_image(space, at)?
+        {
+            bytes += entry.len as usize;
+            if bytes > bytes_max && !pages.is_empty() {
+                break;
+            }
+            pages.push((space, no));
+            next = no.checked_add(1);
+        }
+        let merging = Merging { gap_max: BACKUP_GAP, len_max: BACKUP_WINDOW };
+        let (windows, _) = self.windows(&pages, merging)?;
+        let mut images: Vec<Option<Image>> = vec![None; pages.len()];
+        let longest = windows.iter().map(|window| window.len).max().unwrap_or(0);
+        let mut buffer = AlignedBuf::zeroed(longest);
+        for window in &windows {
+            let bytes = &mut buffer[..window.len];
+            let is_read = match self.file.read_at(bytes, window.offset) {
+                Ok(()) => true,
+                Err(error) if error.is_unexpected_eof() => false,
+                Err(error) => return Err(error.into()),
+            };
+            for wanted in &window.pages {
+                let Wanted { index, space, no, entry } = *wanted;
+                images[index] = match self.image_in(window, bytes, wanted).filter(|_| is_read) {
+                    Some(image) => {
+                        Some(Image { space, no, codec: entry.codec, bytes: image.to_vec() })
+                    }
+                    None => self.image(space, no)?,
+                };
+            }
+        }
+        Ok(images.into_iter().flatten().collect())
+    }
+
+    /// The windows of the file that hold the images of these pages (space, number), in the order of
+    /// the file; and the positions in `pages` of those that have no image. To be read by the
+    /// caller, from [`PackedFile::io_file`], and given to [`PackedFile::decode_in`].
+    pub fn windows(
+        &self,
+        pages: &[(u32, u32)],
+        merging: Merging,
+    ) -> Result<(Vec<Window>, Vec<usize>)> {
+        let (mut wanted, mut absent) = (Vec::with_capacity(pages.len()), Vec::new());
+        for (index, (space, no)) in pages.iter().copied().enumerate() {
+            match self.find(space, no)? {
+                Some(entry) => wanted.push(Wanted { index, space, no, entry }),
+                None => absent.push(index),
+            }
+        }
+        wanted.sort_unstable_by_key(|wanted| wanted.entry.unit);
+        let mut windows: Vec<Window> = Vec::new();
+        for wanted in wanted {
+            let (offset, len) = wanted.entry.window();
+            if let Some(last) = windows.last_mut() {
+                let end = (offset + len as u64).max(last.offset + last.len as u64);
+                let gap = offset.saturating_sub(last.offset + last.len as u64);
+                if gap <= merging.gap_max as u64 && end - last.offset <= merging.len_max as u64 {
+                    last.len = (end - last.offset) as usize;
+                    last.pages.push(wanted);
+                    continue;
+                }
+            }
+            windows.push(Window { offset, len, pages: vec![wanted] });
+        }
+        Ok((windows, absent))
+    }
+
+    /// The file, for reading windows of it with
+    /// [`Storage::run_batch`](crate::storage::Storage::run_batch).
+    pub fn io_file(&self) -> &dyn StorageFile {
+        &*self.file
+    }
+
+    /// Makes the page of image number `at` of a window, from the window's bytes. `false` if those
+    /// are not the image: it has moved since, or is spoilt. [`PackedFile::read`] finds out
+    /// which.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](super::Error::Corrupt) if the image is the one that was written, and is
+    /// no image of a page.
+    pub fn decode_in(
+        &self,
+        window: &Window,
+        bytes: &[u8],
+        at: usize,
+        page: &mut [u8],
+    ) -> Result<bool> {
+        self.check_length(page);
+        let wanted = &window.pages[at];
+        let Some(image) = self.image_in(window, bytes, wanted) else { return Ok(false) };
+        let object = Object::Page { space: wanted.space, no: wanted.no };
+        let decoded = wanted.entry.codec.decode(image, page);
+        decoded.map_err(|why| self.corrupt(object, why))?;
+        Ok(true)
+    }
+
+    /// An image within the bytes of its window, if they are those that were written.
+    fn image_in<'a>(&self, window: &Window, bytes: &'a [u8], wanted: &Wanted) -> Option<&'a [u8]> {
+        let entry = &wanted.entry;
+        let start = (entry.offset() - window.offset) as usize;
+        let image = &bytes[start..start + entry.len as usize];
+        let object = Object::Page { space: wanted.space, no: wanted.no };
+        let identity = Identity { file: self.number, object, run: entry.run };
+        (identity.checksum(image) == entry.crc).then_some(image)
+    }
+
+    /// Calls `each` with the bytes of an image; `None` if they are not those that were written.
+    pub(super) fn with_image<T>(
+        &self,
+        object: Object,
+        entry: Entry,
+        each: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let (offset, len) = entry.window();
+        BLOCKS.with_borrow_mut(|blocks| {
+            let blocks = &mut blocks[..len];
+            match self.file.read_at(blocks, offset) {
+                Ok(()) => {}
+                // The file was cut while the image moved, or it is damaged: the caller finds out.
+                Err(error) if error.is_unexpected_eof() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            let image = entry.image_in(blocks);
+            let identity = Identity { file: self.number, object, run: entry.run };
+            Ok((identity.checksum(image) == entry.crc).then(|| each(image)))
+        })
+    }
+
+    fn check_length(&self, page: &[u8]) {
+        assert_eq!(page.len(), self.settings.page_size.bytes(), "the buffer has a page's length");
+    }
+}
