@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::experiment::{self, Experiment};
 use crate::lab::{Lab, Load, Settings};
 use crate::record::DEFAULT_OUT;
-use crate::{policy, report, store_model};
+use crate::{policy, report};
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
@@ -28,27 +28,13 @@ pub enum Command {
     /// Compare replacement policies on page traces: misses over requests, of each policy at several
     /// sizes
     Policy(policy::command::Options),
-    /// Compare layouts of the page store on recorded page writes
-    StoreModel(store_model::command::Options),
-    /// Record the page writes of a running server, as `run writes` does with its own
-    WatchWrites {
-        /// The server's socket; root needs no password there
-        #[arg(long, value_name = "PATH")]
-        socket: PathBuf,
-        /// Seconds
-        #[arg(long, default_value_t = 60)]
-        seconds: u32,
-        /// The file; the load has its name
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
-    },
 }
 
 /// What an experiment is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Choice {
     /// Experiments: swap, pressure, govern, resize, sideload, warm, advice, idle,
-    /// defaults, traces, writes, or "all".
+    /// defaults, traces, or "all".
     #[arg(required = true)]
     experiments: Vec<String>,
     /// The engines to compare; they take turns. Without it tidepool and innodb, for `defaults` all
@@ -218,14 +204,6 @@ pub fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Policy(options) => {
             policy::command::run(&options)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Command::WatchWrites { socket, seconds, out } => {
-            experiment::writes::watch(&socket, seconds, &out)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Command::StoreModel(options) => {
-            store_model::command::run(&options)?;
             return Ok(ExitCode::SUCCESS);
         }
     };

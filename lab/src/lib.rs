@@ -32,4 +32,3 @@ pub mod record;
 pub mod report;
 pub mod sample;
 pub mod server;
-pub mod store_model;

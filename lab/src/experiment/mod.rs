@@ -20,7 +20,6 @@ pub mod sideload;
 pub mod swap;
 pub mod traces;
 pub mod warm;
-pub mod writes;
 
 /// An experiment.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ const POOLS: [Engine; 2] = [Engine::Tidepool, Engine::InnoDb];
 const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
-pub const ALL: [Experiment; 11] = [
+pub const ALL: [Experiment; 10] = [
     with_mysql("swap", swap::run, data::data, swap::case_names, SECONDS),
     with_mysql("pressure", pressure::run, pressure::data, pressure::case_names, THREADS),
     with_mysql("govern", govern::run, govern::data, govern::case_names, THREADS),
@@ -66,19 +65,7 @@ pub const ALL: [Experiment; 11] = [
     whole("idle", idle::run, &POOLS, idle::data, THREADS),
     whole("defaults", defaults::run, &defaults::ENGINES, defaults::data, TPCC),
     whole("traces", traces::run, &POOLS, traces::data, NOTHING),
-    WRITES,
 ];
-
-/// Page writes are recorded of Tidepool only.
-const WRITES: Experiment = Experiment {
-    name: "writes",
-    run: writes::run,
-    engines: &[Engine::Tidepool],
-    also: &[],
-    data: writes::data,
-    cases: writes::case_names,
-    takes: Takes { threads: false, ..TPCC },
-};
 
 /// What an experiment needs, for each of its engines.
 type Data = fn(&Settings) -> Vec<(Engine, DataSet)>;
