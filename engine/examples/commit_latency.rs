@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(_) => env.create_space(FIRST_TABLE_SPACE)?,
     };
     let pages = threads as u32 * PAGES_PER_THREAD;
-    space.file().set_len(u64::from(pages) * env.page_size() as u64)?;
+    space.grow_to(pages)?;
     for no in 0..pages {
         let mut mtr = Mtr::begin(&env)?;
         let page = mtr.new_page(&space, no)?;

@@ -20,9 +20,14 @@
 //! was made later, and is in the log as a whole; so are files that were made after the look at the
 //! directory. A file that is gone when its turn comes was dropped, and the log says so.
 //!
-//! A page may be read in the middle of its write. Its checksum tells, and then it is taken from the
-//! buffer pool instead, where it is whole; should it not be there, the pool reads it, and knows
-//! whether it is broken. A broken page ends the backup: a copy of it would be trusted.
+//! A page of a file that is overwritten in place may be read in the middle of its write. Its
+//! checksum tells, and then it is taken from the buffer pool instead, where it is whole; should it
+//! not be there, the pool reads it, and knows whether it is broken. A broken page ends the backup:
+//! a copy of it would be trusted.
+//!
+//! Images of packed files are copied as they are, not decompressed, in the order of their pages,
+//! and packed anew: the copy of a file has no dead images. They hold up neither the cleaner nor
+//! who writes.
 //!
 //! # A backup that is interrupted
 //! [`UNFINISHED_MARK`] is the first thing that is durable in the target, and the last one to go, so
@@ -48,8 +53,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tidepool_pool::packed::{self, Codec, Image, Object, PackedFile, Stream};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile, StorageLock};
-use tidepool_pool::{Access, Lsn, PageId, page};
+use tidepool_pool::{Access, Lsn, PageId, Space, page};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -58,6 +64,7 @@ use crate::files::{
     space_file_name,
 };
 use crate::hot_list::HOT_LIST_FILE;
+use crate::page_files;
 use crate::redo::REDO_DIR;
 use crate::redo::copy::LogCopy;
 
@@ -89,11 +96,12 @@ pub struct BackupReport {
 }
 
 /// A file under way.
-struct Copying {
-    space: u32,
-    from: Arc<dyn StorageFile>,
-    to: Arc<dyn StorageFile>,
-    at: u64,
+enum Copying {
+    /// One of pages side by side, up to `at`.
+    InPlace { space: u32, from: Arc<dyn StorageFile>, to: Arc<dyn StorageFile>, at: u64 },
+    /// A packed one, whose page `next` comes next. It had `len` bytes, and images of `copied` bytes
+    /// have been copied.
+    Packed { from: Arc<Space>, to: Box<PackedFile>, next: u32, len: u64, copied: u64 },
 }
 
 /// A backup under way; see the module's description. Dropped before its end, it removes the files
@@ -162,7 +170,12 @@ impl Backup {
             copying => copying,
         };
         let Some(copying) = next else { return Ok(false) };
-        self.copying = self.copy_piece(copying)?;
+        self.copying = match copying {
+            Copying::InPlace { space, from, to, at } => self.copy_pages(space, (from, to), at)?,
+            Copying::Packed { from, to, next, len, copied } => {
+                self.copy_images((from, to), next, (len, copied))?
+            }
+        };
         Ok(true)
     }
 
@@ -221,35 +234,98 @@ impl Backup {
                 Err(error) => return Err(error.into()),
             };
             let to = self.target.create(&name)?;
-            self.made.push(name);
-            return Ok(Some(Copying { space, from, to, at: 0 }));
+            self.made.push(name.clone());
+            if !page_files::is_packed(space) {
+                return Ok(Some(Copying::InPlace { space, from, to, at: 0 }));
+            }
+            let len = from.len()?;
+            let from = match self.env.space(space) {
+                // It was dropped: so the log says.
+                Err(_) if !self.env.storage().exists(&name)? => continue,
+                from => from?,
+            };
+            let to = Box::new(self.env.page_files().make(space, to)?);
+            return Ok(Some(Copying::Packed { from, to, next: 0, len, copied: 0 }));
         }
         Ok(None)
     }
 
-    /// Copies a piece; `None` when the file is complete.
-    fn copy_piece(&mut self, mut copying: Copying) -> Result<Option<Copying>> {
+    /// Copies a piece of a file of pages side by side; `None` when the file is complete.
+    fn copy_pages(
+        &mut self,
+        space: u32,
+        (from, to): (Arc<dyn StorageFile>, Arc<dyn StorageFile>),
+        at: u64,
+    ) -> Result<Option<Copying>> {
         let page_size = self.env.page_size();
         // A header that has been read knows no page beyond the length that the file has after that.
-        let left = copying.from.len()?.saturating_sub(copying.at);
+        let left = from.len()?.saturating_sub(at);
         let len = left.min(self.buf.len() as u64) as usize / page_size * page_size;
         if len == 0 {
-            copying.to.sync_data()?;
+            to.sync_data()?;
             return Ok(None);
         }
-        copying.from.read_at(&mut self.buf[..len], copying.at)?;
-        let first = copying.at / page_size as u64;
+        from.read_at(&mut self.buf[..len], at)?;
+        let first = at / page_size as u64;
         for (no, bytes) in (first..).zip(self.buf[..len].chunks_exact_mut(page_size)) {
-            let id = PageId::new(copying.space, no as u32);
+            let id = PageId::new(space, no as u32);
             if page::verify(bytes, id).is_err() && !read_through_pool(&self.env, id, bytes)? {
                 // It was dropped: so the log says.
                 return Ok(None);
             }
         }
-        copying.to.write_at(&self.buf[..len], copying.at)?;
-        copying.at += len as u64;
+        to.write_at(&self.buf[..len], at)?;
         self.progress.copied_bytes += len as u64;
-        Ok(Some(copying))
+        Ok(Some(Copying::InPlace { space, from, to, at: at + len as u64 }))
+    }
+
+    /// Copies some images of a packed file; `None` when the file is complete.
+    fn copy_images(
+        &mut self,
+        (from, to): (Arc<Space>, Box<PackedFile>),
+        next: u32,
+        (len, copied): (u64, u64),
+    ) -> Result<Option<Copying>> {
+        let images = match self.images(&from, next) {
+            // A file that was dropped may be cut meanwhile: so the log says.
+            Err(_) if !self.env.storage().exists(&space_file_name(from.id()))? => return Ok(None),
+            images => images?,
+        };
+        let Some(last) = images.last() else {
+            to.checkpoint().map_err(page_files::file_error)?;
+            // Its dead images were not copied.
+            self.progress.total_bytes = (self.progress.total_bytes + copied).saturating_sub(len);
+            return Ok(None);
+        };
+        let next = last.no.checked_add(1);
+        to.write(Stream::Flushed, &images).map_err(page_files::file_error)?;
+        let bytes = images.iter().map(|image| image.bytes.len() as u64).sum::<u64>();
+        self.progress.copied_bytes += bytes;
+        let next = next.unwrap_or(u32::MAX);
+        Ok(Some(Copying::Packed { from, to, next, len, copied: copied + bytes }))
+    }
+
+    /// Some images of a packed file, from a page on. An image that is spoilt in the file is made of
+    /// the page in the pool, if it is there.
+    fn images(&self, from: &Space, next: u32) -> Result<Vec<Image>> {
+        let (source, space) = (from.file().packed().expect("the space is packed"), from.id());
+        let no = match source.images(space, next, PIECE) {
+            Err(packed::Error::Corrupt { object: Object::Page { no, .. }, .. }) => no,
+            images => return images.map_err(page_files::file_error),
+        };
+        if source.next_page(space, next).map_err(page_files::file_error)? != Some(no) {
+            // Those before it first.
+            return source.images(space, next, 1).map_err(page_files::file_error);
+        }
+        let mut page = AlignedBuf::zeroed(self.env.page_size());
+        match read_through_pool(&self.env, PageId::new(space, no), &mut page)? {
+            true => {
+                let mut bytes = Vec::new();
+                let codec = Codec::Zstd.encode(&page, &mut bytes);
+                Ok(vec![Image { space, no, codec, bytes }])
+            }
+            false => Ok(Vec::new()),
+        }
     }
 
     /// So that what is opened from the copy is warm soon. It is a hint, and any error of it none of

@@ -41,16 +41,16 @@ use tidepool_pool::{
 };
 
 use crate::error::{Error, Result};
-use crate::files::{LOCK_FILE, SYSTEM_SPACE, UNDO_SPACE, dir_of, space_file_name};
+use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
 use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
-use crate::mirror;
 use crate::options::ForceRecovery;
+use crate::page_files::{PageFiles, Source};
 use crate::recovery;
 use crate::redo::record::{LogRecord, Writer};
 use crate::redo::{Failure, RedoLog, format_uuid};
 
-use background::{Background, Checkpointer, Opening};
+use background::{Background, CheckpointTaker, Checkpointer, Opening};
 use directory::{OpenedLog, open_log, refuse_unfit};
 pub use options::EnvOptions;
 pub use space_registry::FoundSpace;
@@ -66,8 +66,7 @@ pub struct Env {
     governor: Arc<PoolGovernor>,
     redo: Arc<RedoLog>,
     failure: Arc<Failure>,
-    page_size: PageSize,
-    uuid: [u8; 16],
+    page_files: PageFiles,
     read_only: bool,
     force: ForceRecovery,
     /// The directory was new.
@@ -90,6 +89,7 @@ pub struct Env {
     /// Held by who lets a space's file grow, so that [`Env::close`] can wait for that.
     growth: RwLock<()>,
     checkpointer: Arc<Mutex<Checkpointer>>,
+    checkpoints: CheckpointTaker,
     background: Background,
     /// Until the directory is closed.
     lock: Mutex<Option<StorageLock>>,
@@ -120,6 +120,7 @@ fn open_pool(
         max_size_bytes: size.reserve_bytes(),
         replacement: options.replacement,
         doublewrite: options.doublewrite,
+        page_compression: options.page_compression,
         memory_locked: options.memory_locked,
         check_page: crate::format::check_page,
         background: options.background,
@@ -140,17 +141,28 @@ impl Env {
         refuse_unfit(&*storage)?;
         let lock = storage.lock(LOCK_FILE)?;
         let OpenedLog { log, capacity_bytes, created } = open_log(&storage, options)?;
-        let (page_size, uuid) = (log.control().page_size, log.control().uuid);
+        let page_size = log.control().page_size;
+        let page_files = options.page_files(&*storage, log.control());
         let mut opening = Opening::default();
-        let recovered =
-            recovery::recover(log, &options.recovery(&storage, capacity_bytes), |bytes| {
-                open_pool(&storage, options, (page_size, bytes), &mut opening)
-            })?;
+        let recovered = recovery::recover(
+            log,
+            &options.recovery(&storage, page_files.clone(), capacity_bytes),
+            |bytes| open_pool(&storage, options, (page_size, bytes), &mut opening),
+        )?;
         recovered.redo.set_automatic_capacity(options.redo_capacity_bytes == 0);
-        let checkpointer = Checkpointer::new(recovered.pool.clone(), recovered.redo.clone());
-        let checkpointer = Arc::new(Mutex::new(checkpointer));
+        let taker = CheckpointTaker {
+            storage: storage.clone(),
+            pool: recovered.pool.clone(),
+            redo: recovered.redo.clone(),
+            newest_runs: page_files.newest_runs.clone(),
+        };
         let (background, force) = (Background::default(), options.force_recovery);
         let read_only = options.read_only || force.is_read_only();
+        if !read_only {
+            page_files.newest_runs.make(&*storage)?;
+        }
+        let checkpointer = Checkpointer::new(taker.clone());
+        let checkpointer = Arc::new(Mutex::new(checkpointer));
         if options.background && !read_only {
             let redo = recovered.redo.clone();
             background.start(checkpointer.clone(), redo, options.flush_log_interval)?;
@@ -162,8 +174,7 @@ impl Env {
             governor,
             redo: recovered.redo,
             failure: recovered.failure,
-            page_size,
-            uuid,
+            page_files,
             read_only,
             force,
             created,
@@ -178,6 +189,7 @@ impl Env {
             opening: Mutex::new(()),
             growth: RwLock::new(()),
             checkpointer,
+            checkpoints: taker,
             background,
             lock: Mutex::new(Some(lock)),
         }))
@@ -215,12 +227,12 @@ impl Env {
 
     /// Bytes in a page.
     pub fn page_size(&self) -> usize {
-        self.page_size.bytes()
+        self.page_files.page_size.bytes()
     }
 
     /// Identifies the data directory; every file of it says so.
     pub fn instance(&self) -> [u8; 16] {
-        self.uuid
+        self.page_files.instance
     }
 
     /// Whether this opening made the data directory.
@@ -304,15 +316,17 @@ impl Env {
         if let Some(space) = self.pool.space(id) {
             return Ok(space);
         }
-        let mirror = mirror::open(&*self.storage, self.page_size, id)?;
-        let file = match self.storage.open(&space_file_name(id)) {
-            // Nothing has put it back.
-            Err(error) if error.is_not_found() && id == SYSTEM_SPACE && self.read_only => {
-                mirror.as_ref().map(|mirror| mirror.file().clone()).ok_or(error)
-            }
-            file => file,
-        }?;
-        Ok(self.pool.open_mirrored_space(id, file, mirror)?)
+        Ok(self.page_files.open_space(&*self.storage, &self.pool, id)?)
+    }
+
+    /// The file of a space, to be read past the pool; the space is not opened by this.
+    pub(crate) fn source(&self, id: u32) -> Result<Source> {
+        self.page_files.source(&*self.storage, &self.pool, id)
+    }
+
+    /// What the files have in common.
+    pub(crate) fn page_files(&self) -> &PageFiles {
+        &self.page_files
     }
 
     /// Makes the file of space `id`, empty, and the redo record that recovery makes it by.
@@ -321,10 +335,10 @@ impl Env {
         let name = space_file_name(id);
         let file = self.storage.create(&name)?;
         let made = || -> Result<Arc<Space>> {
-            file.sync_data()?;
+            let file = self.page_files.make(id, file)?;
             self.storage.sync_dir(dir_of(&name))?;
             self.log_file_change(LogRecord::SpaceCreate(id))?;
-            Ok(self.pool.open_space(id, file)?)
+            Ok(self.pool.open_packed_space(id, file)?)
         };
         made().inspect_err(|_| {
             // Best effort; the record, if it got that far, makes an empty file at worst.
@@ -334,14 +348,18 @@ impl Env {
 
     /// Removes the file of a space. Nobody may use the space any more. Once this has begun, the
     /// space is gone even if it fails: what is left to do is done by the next recovery.
-    pub fn drop_space(&self, space: &Arc<Space>) -> Result<()> {
-        let id = space.id();
+    pub fn drop_space(&self, id: u32) -> Result<()> {
         let logged = self.log_file_change(LogRecord::SpaceDelete(id))?;
         self.redo.flush_to(logged)?;
-        self.pool.close_space(space, true)?;
+        // No thread opens it meanwhile, and a file that can't be opened must go like any other.
+        let _opening = self.opening.lock();
+        if let Some(space) = self.pool.space(id) {
+            self.pool.close_space(&space, true)?;
+        }
         let name = space_file_name(id);
         self.storage.remove(&name)?;
         self.storage.sync_dir(dir_of(&name))?;
+        self.page_files.newest_runs.forget(id);
         Ok(())
     }
 
@@ -453,7 +471,7 @@ impl Env {
         // checkpoint never moves back.
         let _alone = self.checkpointer.lock();
         self.pool.flush_all()?;
-        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), false)
+        self.checkpoints.take(false)
     }
 
     /// Closes cleanly: stops the threads, writes all pages, and marks the directory so that the
@@ -473,10 +491,11 @@ impl Env {
             self.failure.check()?;
             self.forget_the_rest();
             self.pool.flush_all()?;
+            self.pool.checkpoint_files()?;
             // The next opening knows by the log that files which could not be removed are not
             // somebody's data; so there must be a log to read.
             let is_clean = !self.redo.has_pending_spaces();
-            self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), is_clean)?;
+            self.checkpoints.take(is_clean)?;
             if !is_clean {
                 return Ok(());
             }
@@ -522,15 +541,15 @@ impl Env {
     fn cut_undo_file(&self) -> Result<()> {
         let Some(space) = self.pool.space(UNDO_SPACE) else { return Ok(()) };
         let header = space_header::read(&self.pool, &space)?;
-        let bytes = u64::from(header.size_pages) * self.page_size() as u64;
-        if space.file().len()? <= bytes {
+        let Some(file) = space.file().in_place() else { return Ok(()) };
+        if file.pages()? <= header.size_pages {
             return Ok(());
         }
         // In both slots of the control file: a recovery by the older one, should the newer be
         // damaged, must not meet changes of pages that are gone.
-        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), true)?;
-        space.file().set_len(bytes)?;
-        Ok(space.file().sync_data()?)
+        self.checkpoints.take(true)?;
+        file.cut_to(header.size_pages)?;
+        Ok(())
     }
 }
 
@@ -550,7 +569,9 @@ impl Drop for Env {
 
 impl std::fmt::Debug for Env {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Env").field("instance", &format_uuid(&self.uuid)).finish_non_exhaustive()
+        f.debug_struct("Env")
+            .field("instance", &format_uuid(&self.instance()))
+            .finish_non_exhaustive()
     }
 }
 

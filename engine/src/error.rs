@@ -172,6 +172,7 @@ impl From<PoolError> for Error {
         match error {
             PoolError::Storage(error) => error.into(),
             PoolError::Corrupt { file, page, why } => Error::Corrupt { file, page: page.no, why },
+            PoolError::File { file, why } => Error::lost(file, why),
             PoolError::InvalidConfig(why) => Error::InvalidOption(why),
             other => Error::Storage(other.to_string()),
         }

@@ -7,8 +7,9 @@
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
 //! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `doublewrite.tpd`,
-//! `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are never
-//! used again. A backup that is not finished holds `tidepool-backup-unfinished` as well.
+//! `newest-runs.0` and `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
+//! does. Space ids are never used again. A backup that is not finished holds
+//! `tidepool-backup-unfinished` as well.
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -28,6 +29,8 @@ pub(crate) const LOCK_FILE: &str = "lock";
 pub const UNFINISHED_MARK: &str = "tidepool-backup-unfinished";
 /// How far the scrub is.
 pub(crate) const SCRUB_FILE: &str = "scrub";
+/// Which run of each packed file was durable.
+pub(crate) const NEWEST_RUNS_FILES: [&str; 2] = ["newest-runs.0", "newest-runs.1"];
 /// Where tables' files are.
 pub(crate) const TABLES_DIR: &str = "tables";
 /// Where files go that no table has and nobody is known to have dropped, in `tables/`.

@@ -53,7 +53,8 @@
 //! space     allocation of pages
 //! mtr       mini-transactions                                          backup   copies of an open directory
 //! env       log, pool and files together                               recovery  what a crash left
-//! mirror    second copies of the pages that everything hangs on
+//! page_files the file of a space: its form, its opening
+//! mirror    second copies of the pages that everything hangs on        newest_runs which runs of files were durable
 //! redo      the log                                                    page_op   the changes of pages that it tells
 //! format    what pages hold                                            csn       commit numbers
 //! ───────────────────────────────────────────────────────────────────────────────────────────
@@ -80,8 +81,10 @@ pub mod lock;
 mod memory;
 mod mirror;
 pub mod mtr;
+mod newest_runs;
 pub mod options;
 pub mod overflow;
+mod page_files;
 pub mod page_op;
 mod pause;
 mod recovery;
@@ -110,7 +113,7 @@ pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
-pub use tidepool_pool::{Access, Advice, AdviceRow, Lsn, Sample, storage};
+pub use tidepool_pool::{Access, Advice, AdviceRow, Lsn, PageCompression, Sample, storage};
 pub use trx::{Isolation, TransactionOptions};
 pub use versioned::{LongValues, ReadRequest, ReadValue};
 

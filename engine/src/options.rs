@@ -8,6 +8,7 @@
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidepool_pool::PageCompression;
 
 /// Smallest and largest page size, in bytes.
 pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
@@ -153,6 +154,9 @@ pub struct Options {
     pub max_purge_lag_delay: Duration,
     /// Whether pages are written twice, so that a torn page heals at recovery. Default true.
     pub doublewrite: bool,
+    /// How pages of tables are compressed when they are written. Default
+    /// [`PageCompression::Auto`].
+    pub page_compression: PageCompression,
     /// Whether files are opened with `O_DIRECT` (where the file system allows it). Default true.
     pub direct_io: bool,
     /// Whether the process locks its memory (`mlockall`), or is about to. Then only what the pool
@@ -204,6 +208,7 @@ impl Default for Options {
             max_purge_lag: 0,
             max_purge_lag_delay: Duration::ZERO,
             doublewrite: true,
+            page_compression: PageCompression::default(),
             direct_io: true,
             memory_locked: false,
             open_files: 0,

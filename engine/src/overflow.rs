@@ -110,14 +110,14 @@ pub fn read(env: &Env, space: &Space, chain: Chain, out: &mut Vec<u8>) -> Result
     while missing > 0 {
         if no == 0 {
             let why = format!("the overflow chain from here ends {missing} bytes too early");
-            return Err(Error::corrupt(space.file().name(), head, why));
+            return Err(Error::corrupt(space.name(), head, why));
         }
         let page = env.pool().shared(space, no, Access::Normal)?;
         env.check_whole()?;
         let (next, data) = check(&page, space, no, tree_id)?;
         if data.is_empty() || data.len() > missing {
             let why = format!("{} bytes in an overflow page, {missing} expected", data.len());
-            return Err(Error::corrupt(space.file().name(), no, why));
+            return Err(Error::corrupt(space.name(), no, why));
         }
         missing -= data.len();
         if next == no + 1 && missing > 0 && next >= read_ahead_to {
@@ -145,11 +145,7 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
             // Before the page is latched: the head is, by this very thread, which would wait for
             // itself.
             if next == head || numbers.contains(&next) {
-                return Err(Error::corrupt(
-                    space.file().name(),
-                    next,
-                    "overflow chain in a circle",
-                ));
+                return Err(Error::corrupt(space.name(), next, "overflow chain in a circle"));
             }
             numbers.push(next);
             let page = env.pool().shared(space, next, Access::Scan)?;
@@ -161,7 +157,7 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
         let mut allocation = Allocation::holding(&mut mtr, space, &numbers)?;
         mtr.apply(head_page, &PageOp::Write { offset: NEXT as u32, bytes: &next.to_le_bytes() });
         for &no in &numbers {
-            allocation.free(&mut mtr, no);
+            allocation.free_emptied(&mut mtr, space, no);
         }
         mtr.commit();
         freed += numbers.len() as u64;
@@ -170,8 +166,8 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
 
 /// Frees the head, whose tail is gone ([`free_tail`]); `allocation` comes from
 /// [`Allocation::holding`] with the head.
-pub fn free_head(mtr: &mut Mtr<'_>, allocation: &mut Allocation, head: u32) {
-    allocation.free(mtr, head);
+pub fn free_head<'a>(mtr: &mut Mtr<'a>, allocation: &mut Allocation, space: &'a Space, head: u32) {
+    allocation.free_emptied(mtr, space, head);
 }
 
 /// Frees a whole chain, the head in a mini-transaction of its own.
@@ -179,7 +175,7 @@ pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
     let freed = free_tail(env, space, tree_id, head)?;
     let mut mtr = Mtr::begin(env)?;
     let mut allocation = Allocation::holding(&mut mtr, space, &[head])?;
-    free_head(&mut mtr, &mut allocation, head);
+    free_head(&mut mtr, &mut allocation, space, head);
     mtr.commit();
     Ok(freed + 1)
 }
@@ -210,7 +206,7 @@ pub fn for_each_page(
         let next = check(&env.pool().shared(space, no, Access::Scan)?, space, no, tree_id)?.0;
         if !see(no) {
             let why = "overflow chain in a circle, or in two entries at once";
-            return Err(Error::corrupt(space.file().name(), no, why));
+            return Err(Error::corrupt(space.name(), no, why));
         }
         no = next;
     }
@@ -227,7 +223,7 @@ pub fn parts(page: &[u8]) -> Option<(u32, &[u8])> {
 
 /// Checks a page of a chain; returns its link and data.
 fn check<'p>(page: &'p [u8], space: &Space, no: u32, tree: u32) -> Result<(u32, &'p [u8])> {
-    let corrupt = |why: String| Err(Error::corrupt(space.file().name(), no, why));
+    let corrupt = |why: String| Err(Error::corrupt(space.name(), no, why));
     if page_type(page) != PageType::OVERFLOW {
         return corrupt(format!("page type {}, not an overflow page", page_type(page).0));
     }

@@ -48,8 +48,7 @@ pub const fn bitmap_of(no: u32, page_size: usize) -> u32 {
 /// Makes a new, empty file a space: header and first bitmap.
 pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> {
     let page_size = env.page_size();
-    env.grow_file(space, u64::from(INITIAL_PAGES) * page_size as u64)?;
-    space.note_page_count(INITIAL_PAGES);
+    env.grow_file(space, INITIAL_PAGES)?;
     let header = mtr.new_page(space, 0)?;
     let bitmap = mtr.new_page(space, 1)?;
     mtr.apply(header, &PageOp::Format { page_type: PageType::SPACE_HEADER, tree_id: 0 });
@@ -215,16 +214,14 @@ impl Allocation {
         let by = (self.size_pages / 4).clamp(INITIAL_PAGES, most).max(missing + 1);
         assert!(by < per_bitmap, "one growth brings at most one bitmap");
         let last_range = (self.size_pages - 1) / per_bitmap;
-        let full = || Error::NoSpace(format!("{}: it has 2^32 pages", space.file().name()));
+        let full = || Error::NoSpace(format!("{}: it has 2^32 pages", space.name()));
         let mut new_size = self.size_pages.checked_add(by).ok_or_else(full)?;
         let new_range = (new_size - 1) / per_bitmap;
         if new_range > last_range {
             // A range that begins has its bitmap, and a page to use.
             new_size = new_size.max(new_range.checked_mul(per_bitmap).ok_or_else(full)? + 3);
         }
-        let bytes = u64::from(new_size) * self.page_size as u64;
-        mtr.env().grow_file(space, bytes)?;
-        space.note_page_count(new_size);
+        mtr.env().grow_file(space, new_size)?;
         if new_range > last_range {
             let bitmap = mtr.new_page(space, new_range * per_bitmap + 1)?;
             self.bitmaps.push((new_range, bitmap));
@@ -258,6 +255,17 @@ impl Allocation {
         self.set_bit(mtr, no, false);
         self.free_hint = self.free_hint.min(no);
         self.write_header(mtr, FREE_HINT_AT, self.free_hint);
+    }
+
+    /// Frees a page as [`Allocation::free`] does, and leaves nothing of what it held: its image in
+    /// a packed file then takes next to no room. For pages that nothing leads to any more, and that
+    /// need not be read for this.
+    pub fn free_emptied<'a>(&mut self, mtr: &mut Mtr<'a>, space: &'a Space, no: u32) {
+        self.free(mtr, no);
+        // Without a frame for it the page keeps what it held, which does no harm.
+        if let Ok(page) = mtr.new_page(space, no) {
+            mtr.apply(page, &PageOp::Format { page_type: PageType::FREE, tree_id: 0 });
+        }
     }
 
     /// The page that is taken next.
@@ -296,7 +304,7 @@ impl Allocation {
 }
 
 fn corrupt(space: &Space, no: u32, why: &str) -> Error {
-    Error::corrupt(space.file().name(), no, why)
+    Error::corrupt(space.name(), no, why)
 }
 
 /// A header or bitmap of zeroes is no broken page to the pool, but one that was never written. To

@@ -11,7 +11,7 @@ use crate::redo::RedoStats;
 use crate::trx::TrxStatus;
 use std::fmt;
 use tidepool_pool::trace::TraceStatus;
-use tidepool_pool::{PoolStats, ResizeState, ResizeStatus};
+use tidepool_pool::{PackedUsage, PoolStats, ResizeState, ResizeStatus};
 
 /// All counters at one moment, in a fixed order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -90,8 +90,20 @@ impl Status {
         self.push("pages_written", pool.pages_flushed);
         self.push("dblwr_pages_written", pool.doublewrite_pages);
         self.push("dblwr_writes", pool.doublewrite_writes);
-        self.push("data_read", (pool.reads + pool.read_ahead) * page_size);
-        self.push("data_written", (pool.pages_flushed + pool.doublewrite_pages) * page_size);
+    }
+
+    /// What went through the files of pages, and what those of tables take.
+    pub(crate) fn add_files(&mut self, packed: &PackedUsage, pool: &PoolStats) {
+        let in_place = pool.in_place_pages_written + pool.doublewrite_pages;
+        let read = pool.in_place_pages_read * pool.page_size_bytes;
+        self.push("data_read", packed.read_bytes + read);
+        self.push("data_written", packed.written_bytes + in_place * pool.page_size_bytes);
+        self.push("data_files_bytes", packed.file_bytes);
+        self.push("data_occupied_bytes", packed.occupied_bytes);
+        self.push("data_live_bytes", packed.live_bytes);
+        self.push("data_moved_bytes", packed.moved_bytes);
+        self.push("data_freed_bytes", packed.freed_bytes);
+        self.push("data_file_checkpoints", packed.checkpoints);
     }
 
     /// How the last resize of the buffer pool goes.
@@ -171,6 +183,7 @@ impl Status {
                 "replacement" => "memory_replacement",
                 "translation" => "memory_translation",
                 "flush_buffers" => "memory_flush_buffers",
+                "page_maps" => "memory_page_maps",
                 "tap_rings" => "memory_tap_rings",
                 "redo_buffers" => "memory_redo_buffers",
                 "lock_table" => "memory_lock_table",
@@ -388,6 +401,7 @@ mod tests {
     fn every_wait_has_counters_that_exist() {
         let mut status = Status::default();
         status.add_pool(&PoolStats::default());
+        status.add_files(&PackedUsage::default(), &PoolStats::default());
         status.add_resize(&ResizeStatus::default());
         status.add_redo(&RedoStats::default());
         status.add_transactions(&TrxStatus::default());

@@ -1,9 +1,32 @@
-//! [`Hooked`]: a simulated disk of which a test changes some operations.
+//! [`Hooked`]: a simulated disk of which a test changes some operations; and where pages are on a
+//! disk, to be spoilt.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidepool_pool::PageId;
 use tidepool_pool::storage::{IoOp, Result, SimStorage, Storage, StorageFile, StorageLock};
+
+use crate::files::space_file_name;
+use crate::page_files::PageFiles;
+use crate::redo::control::{CONTROL_FILE, Control};
+
+/// Where a page of a table is on the disk: byte offset in its file, and bytes.
+pub(crate) fn place_of(disk: &SimStorage, page: PageId) -> (u64, usize) {
+    let (control, _) = Control::read(&*disk.open(CONTROL_FILE).unwrap()).unwrap();
+    let file = PageFiles::to_read(disk, control.page_size, control.uuid)
+        .open_to_read(disk, page.space)
+        .unwrap();
+    let file = file.packed().expect("tables' files are packed");
+    let entry = file.find(page.space, page.no).unwrap().expect("the page was written");
+    (entry.offset(), entry.len as usize)
+}
+
+/// Flips a bit in the middle of a page of a table, as it is on the disk.
+pub(crate) fn spoil(disk: &SimStorage, page: PageId) {
+    let (offset, len) = place_of(disk, page);
+    disk.corrupt(&space_file_name(page.space), offset + len as u64 / 2, 1);
+}
 
 /// What is done in place of an operation. What is not overridden goes straight to the disk.
 pub(crate) trait Hooks: Send + Sync {

@@ -6,13 +6,18 @@ use std::thread;
 use std::time::Duration;
 
 use tidepool::storage::{
-    AlignedBuf, Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
+    Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
 };
 use tidepool::{
     Backup, Db, Error, IndexDef, Options, TableDef, TransactionOptions, UNFINISHED_MARK,
 };
 
+#[path = "support/packed.rs"]
+mod packed;
 mod scan;
+
+/// The first table's.
+const SPACE: u32 = 16;
 
 fn options() -> Options {
     Options {
@@ -147,8 +152,7 @@ fn rows_in(db: &Db) -> usize {
     scan::scan(&mut trx, &table, 0).unwrap().len()
 }
 
-/// A page that a read meets in the middle of its write has a wrong checksum in the file, and is
-/// whole in the pool.
+/// Bytes that the disk has spoilt under a page that is whole in the pool.
 #[test]
 fn a_page_that_is_torn_in_the_file_is_taken_from_the_pool() {
     let (sim, db) = small_db();
@@ -156,20 +160,15 @@ fn a_page_that_is_torn_in_the_file_is_taken_from_the_pool() {
     let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
     // Into the pool.
     assert_eq!(rows_in(&db), 2000);
-    let name = sim.list("tables").unwrap().pop().unwrap();
-    let file = sim.open(&format!("tables/{name}")).unwrap();
-    let last = file.len().unwrap() / 4096 - 1;
-    let mut torn = 0;
-    for no in 2..=last {
-        let mut page = AlignedBuf::zeroed(4096);
-        file.read_at(&mut page, no * 4096).unwrap();
-        if page.iter().any(|byte| *byte != 0) {
-            page[2048..].fill(0xaa);
-            file.write_at(&page, no * 4096).unwrap();
-            torn += 1;
-        }
+    let pages: Vec<u32> =
+        packed::page_numbers(&sim, SPACE).into_iter().filter(|no| *no >= 2).collect();
+    assert!(pages.len() > 10);
+    for place in packed::places(&sim, SPACE, &pages) {
+        packed::change_bytes(&sim, SPACE, &place, |image| {
+            let half = image.len() / 2;
+            image[half..].fill(0xaa);
+        });
     }
-    assert!(torn > 10);
     let target = SimStorage::new(2);
     db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap();
     assert_eq!(rows_in(&Db::open_on(Arc::new(target.crash()), quiet()).unwrap()), 2000);
@@ -180,17 +179,15 @@ fn a_page_that_is_torn_in_the_file_is_taken_from_the_pool() {
 fn a_broken_page_ends_the_backup_and_nothing_is_left_of_it() {
     let (sim, db) = small_db();
     db.close().unwrap();
-    let name = sim.list("tables").unwrap().pop().unwrap();
-    let file = sim.open(&format!("tables/{name}")).unwrap();
-    let mut page = AlignedBuf::zeroed(4096);
-    file.read_at(&mut page, 5 * 4096).unwrap();
-    page[2048..].fill(0xaa);
-    file.write_at(&page, 5 * 4096).unwrap();
+    packed::change_image(&sim, SPACE, 5, |image| {
+        let half = image.len() / 2;
+        image[half..].fill(0xaa);
+    });
     let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
     let target = SimStorage::new(2);
     let error = db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap_err();
     assert!(
-        matches!(&error, Error::Corrupt { file, page: 5, .. } if file.ends_with(&*name)),
+        matches!(&error, Error::Corrupt { file, page: 5, .. } if *file == packed::file_name(SPACE)),
         "{error}"
     );
     for dir in ["redo", "tables"] {

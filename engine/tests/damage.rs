@@ -5,6 +5,8 @@
 //! purged, unfinished transactions with undo of several pages, and a prepared one. It is damaged
 //! after a clean stop and after a kill.
 
+#[path = "support/packed.rs"]
+mod packed;
 mod scan;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,8 @@ const ROWS: u32 = 30;
 const UNFINISHED: usize = 3;
 const PREPARED_TABLE: usize = UNFINISHED;
 const XID: &[u8] = b"prepared";
+/// The first table's.
+const SPACE: u32 = 16;
 
 fn options() -> Options {
     Options { page_size: PAGE, memory_guard: false, ..Options::small() }
@@ -460,11 +464,11 @@ fn a_scan_passes_over_a_broken_leaf_of_a_table() {
     db.close().unwrap();
     drop(db);
     let disk = disk.kill();
-    let file = format!("tables/{}", disk.list("tables").unwrap()[0]);
+    let file = packed::file_name(SPACE);
     let (mut broken, mut lost) = (0, 0);
-    for page in used_pages(&disk, &file) {
+    for page in packed::page_numbers(&disk, SPACE) {
         let disk = disk.kill();
-        Damage::Bit.apply(&disk, &file, page);
+        packed::flip(&disk, SPACE, &[page]);
         let read = |force_recovery| {
             let options = Options { force_recovery, ..options() };
             let db = Db::open_on(Arc::new(disk.kill()), options).unwrap();

@@ -2,6 +2,8 @@
 
 #[path = "support/copy.rs"]
 mod copy;
+#[path = "support/packed.rs"]
+mod packed;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +14,13 @@ use tidepool::storage::{FileOptions, FileStorage, Storage};
 use tidepool::{Db, IndexDef, Options, TableDef, TransactionOptions};
 
 use copy::copy_of;
+use packed::files_in;
 
 const PAGE: usize = 4096;
 const ROWS: u32 = 4000;
-/// The file of the first table.
+/// The file of the first table, and its space.
 const TABLE: &str = "tables/00000010.tpd";
+const SPACE: u32 = 16;
 
 fn options() -> Options {
     Options { page_size: PAGE, ..Options::small() }
@@ -143,35 +147,61 @@ fn what_a_crash_leaves_is_recovered_aside() {
 fn damage_of_every_kind_is_found() {
     let whole = directory();
     type Damage<'a> = (&'a str, &'a str, Box<dyn Fn(&Path)>);
-    let page = |no: usize| no * PAGE..(no + 1) * PAGE;
     let flip = |file: &'static str, at: usize| -> Box<dyn Fn(&Path)> {
         Box::new(move |dir| edit(dir, file, |bytes| bytes[at] ^= 4))
     };
+    let spoil = |no: u32| -> Box<dyn Fn(&Path)> {
+        Box::new(move |dir| packed::flip(&files_in(dir), SPACE, &[no]))
+    };
+    let image = |dir: &Path, no: u32| {
+        let place = packed::places(&files_in(dir), SPACE, &[no]).remove(0);
+        std::fs::read(dir.join(TABLE)).unwrap()[place].to_vec()
+    };
     let cases: Vec<Damage<'_>> = vec![
-        ("a bit of a leaf", "tables/00000010.tpd: 20: its checksum", flip(TABLE, 20 * PAGE + 999)),
-        ("a bit of the header", "tables/00000010.tpd: 0: its checksum", flip(TABLE, 80)),
-        ("a bit of the bitmap", "tables/00000010.tpd: 1: its checksum", flip(TABLE, PAGE + 70)),
-        ("a bit of the root", "tables/00000010.tpd: 2: its checksum", flip(TABLE, 2 * PAGE + 70)),
+        ("a bit of a leaf", "tables/00000010.tpd: 20: the ", spoil(20)),
+        ("a bit of the header", "tables/00000010.tpd: 0: the ", spoil(0)),
+        ("a bit of the bitmap", "tables/00000010.tpd: 1: the ", spoil(1)),
+        ("a bit of the root", "tables/00000010.tpd: 2: the ", spoil(2)),
         (
-            "two pages swapped",
-            "its header says that it is page 21 of space 16",
+            "an image in the place of another",
+            "tables/00000010.tpd: 20: the ",
             Box::new(move |dir| {
-                edit(dir, TABLE, |bytes| {
-                    let (a, b) = (bytes[page(20)].to_vec(), bytes[page(21)].to_vec());
-                    bytes[page(20)].copy_from_slice(&b);
-                    bytes[page(21)].copy_from_slice(&a);
+                let other = image(dir, 21);
+                packed::change_image(&files_in(dir), SPACE, 20, |image| {
+                    let len = image.len().min(other.len());
+                    image[..len].copy_from_slice(&other[..len]);
                 });
             }),
         ),
         (
-            "a page of zeroes",
+            "a page written as another",
+            "its header says that it is page 21 of space 16",
+            Box::new(move |dir| {
+                let other = packed::read_page(&files_in(dir), SPACE, 21);
+                packed::write_page(&files_in(dir), SPACE, 20, other);
+            }),
+        ),
+        (
+            "an image of zeroes",
+            "tables/00000010.tpd: 20: the ",
+            Box::new(move |dir| {
+                packed::change_image(&files_in(dir), SPACE, 20, |image| image.fill(0));
+            }),
+        ),
+        (
+            "a page that has no image any more",
             "index 'id'",
-            Box::new(move |dir| edit(dir, TABLE, |bytes| bytes[page(20)].fill(0))),
+            Box::new(move |dir| packed::write_page(&files_in(dir), SPACE, 20, Vec::new())),
+        ),
+        (
+            "no root of a file",
+            "tables/00000010.tpd: none of its roots is whole",
+            Box::new(|dir| edit(dir, TABLE, |bytes| bytes[..4 * 4096].fill(0))),
         ),
         (
             "a file cut short",
-            "the file is cut short",
-            Box::new(|dir| edit(dir, TABLE, |bytes| bytes.truncate(50 * PAGE))),
+            "the top of the map is corrupt: the file ends before",
+            Box::new(|dir| edit(dir, TABLE, |bytes| bytes.truncate(12 * PAGE))),
         ),
         ("a bit of the catalog", "system.tpd: 2: its checksum", flip("system.tpd", 2 * PAGE + 100)),
         ("a bit of undo", "undo.tpd: 2: its checksum", flip("undo.tpd", 2 * PAGE + 50)),
@@ -198,6 +228,23 @@ fn damage_of_every_kind_is_found() {
         assert!(!report.is_clean(), "{name}: not found");
         assert!(told(&report).contains(expected), "{name}: {}", told(&report));
     }
+}
+
+/// Of a file that can't be opened, the pages are looked at all the same.
+#[test]
+fn the_pages_of_a_file_without_a_root_are_looked_at() {
+    let dir = directory();
+    let spoilt = packed::places(&files_in(dir.path()), SPACE, &[20]).remove(0);
+    edit(dir.path(), TABLE, |bytes| {
+        bytes[..4 * 4096].fill(0);
+        bytes[spoilt.start + 9] ^= 1;
+    });
+    let report = check(dir.path());
+    let file = report.files.iter().find(|file| file.file == TABLE).unwrap();
+    assert!(file.problems[0].contains("none of its roots is whole"), "{:?}", file.problems);
+    assert!(file.pages > 100, "{} pages", file.pages);
+    let damaged: Vec<u32> = file.damaged.iter().map(|page| page.page).collect();
+    assert_eq!(damaged, [20]);
 }
 
 #[test]

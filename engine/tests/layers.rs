@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up. Modules in one row know nothing of each other.
-const LAYERS: [&[&str]; 18] = [
+const LAYERS: [&[&str]; 19] = [
     &["files", "pause"],
     &["error"],
-    &["csn", "governor", "memory", "options", "redo", "sort"],
+    &["csn", "governor", "memory", "newest_runs", "options", "redo", "sort"],
     &["format", "hot_list"],
     &["page_op"],
     &["lock", "mirror"],
+    &["page_files"],
     &["recovery"],
     &["env"],
     &["backup", "mtr"],

@@ -3,6 +3,8 @@
 
 #[path = "support/copy.rs"]
 mod copy;
+#[path = "support/packed.rs"]
+mod packed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,12 +17,17 @@ use tidepool::format::node::Node;
 use tidepool::inspect::Inspection;
 use tidepool::inspect::salvage::Salvaged;
 use tidepool::storage::{FileOptions, FileStorage, Storage};
-use tidepool::{Db, IndexDef, Options, Table, TableDef, Transaction, TransactionOptions};
+use tidepool::{
+    Cursor, Db, ForceRecovery, IndexDef, LockMode, LockWait, Options, Table, TableDef, Transaction,
+    TransactionOptions,
+};
 
 use copy::copy_of;
+use packed::files_in;
 
 const PAGE: usize = 4096;
-const TABLE: &str = "tables/00000010.tpd";
+/// The table's.
+const SPACE: u32 = 16;
 /// Page types.
 const LEAF: u16 = 3;
 const OVERFLOW: u16 = 5;
@@ -73,7 +80,7 @@ fn salvage(dir: &Path) -> (Rows, Salvaged) {
     let inspection =
         Inspection::open(storage(dir, true), storage(scratch.path(), false), options()).unwrap();
     let (tables, _) = inspection.salvage_tables().unwrap();
-    let table = tables.iter().find(|table| table.space == 16).expect("the table is found");
+    let table = tables.iter().find(|table| table.space == SPACE).expect("the table is found");
     let mut rows = Rows::new();
     let found = inspection.salvage(
         table,
@@ -85,11 +92,6 @@ fn salvage(dir: &Path) -> (Rows, Salvaged) {
     );
     inspection.abandon();
     (rows, found.unwrap())
-}
-
-/// The file's pages.
-fn pages(dir: &Path) -> Vec<Vec<u8>> {
-    std::fs::read(dir.join(TABLE)).unwrap().chunks_exact(PAGE).map(<[u8]>::to_vec).collect()
 }
 
 fn u16_at(page: &[u8], at: usize) -> u16 {
@@ -136,19 +138,16 @@ fn is_listed(found: &Salvaged, key: &[u8]) -> bool {
     in_gap || found.lost.iter().any(|lost| lost.key == key)
 }
 
-fn damage(random: &mut StdRng, dir: &Path, no: usize) {
-    let path = dir.join(TABLE);
-    let mut bytes = std::fs::read(&path).unwrap();
-    let page = &mut bytes[no * PAGE..(no + 1) * PAGE];
-    match random.random_range(0..3) {
-        0 => page[random.random_range(0..PAGE)] ^= 1 << random.random_range(0..8),
+fn damage(random: &mut StdRng, dir: &Path, place: &packed::Place) {
+    packed::change_bytes(&files_in(dir), SPACE, place, |image| match random.random_range(0..3) {
+        0 => image[random.random_range(0..image.len())] ^= 1 << random.random_range(0..8),
         1 => {
-            let at = random.random_range(0..8) * 512;
-            page[at..at + 512].iter_mut().for_each(|byte| *byte ^= 0x5a);
+            let at = random.random_range(0..image.len());
+            let end = image.len().min(at + 512);
+            image[at..end].iter_mut().for_each(|byte| *byte ^= 0x5a);
         }
-        _ => page.fill(0),
-    }
-    std::fs::write(path, bytes).unwrap();
+        _ => image.fill(0),
+    });
 }
 
 #[test]
@@ -157,9 +156,11 @@ fn every_row_outside_of_damaged_pages_is_saved() {
     let db = Db::open(whole.path(), options()).unwrap();
     let rows = fill(&db);
     db.close().unwrap();
-    let pages = pages(whole.path());
-    let on = pages_of_rows(&pages, &rows, 16);
-    let is_inner = |no: &usize| u16_at(&pages[*no], 12) == 4 && u32_at(&pages[*no], 24) == 16;
+    let pages = packed::pages(&files_in(whole.path()), SPACE);
+    let written = packed::page_numbers(&files_in(whole.path()), SPACE);
+    let places = packed::places(&files_in(whole.path()), SPACE, &written);
+    let on = pages_of_rows(&pages, &rows, SPACE);
+    let is_inner = |no: &usize| u16_at(&pages[*no], 12) == 4 && u32_at(&pages[*no], 24) == SPACE;
     let inner: Vec<usize> = (0..pages.len()).filter(is_inner).collect();
     assert!(inner.len() > 2, "a tree of three levels");
     let (saved, found) = salvage(whole.path());
@@ -170,14 +171,15 @@ fn every_row_outside_of_damaged_pages_is_saved() {
         let dir = copy_of(whole.path());
         let count = random.random_range(1..12);
         let mut damaged: BTreeSet<usize> =
-            (0..count).map(|_| random.random_range(0..pages.len())).collect();
+            (0..count).map(|_| written[random.random_range(0..written.len())] as usize).collect();
         // The nodes above the leaves, the root among them, and the pages that say what is
         // allocated.
         if round % 2 == 0 {
             damaged.insert(inner[random.random_range(0..inner.len())]);
         }
         for &no in &damaged {
-            damage(&mut random, dir.path(), no);
+            let at = written.iter().position(|of| *of as usize == no).expect("it has an image");
+            damage(&mut random, dir.path(), &places[at]);
         }
         let (saved, found) = salvage(dir.path());
         let is_lost = |key: &[u8]| on[key].iter().any(|no| damaged.contains(no));
@@ -275,4 +277,109 @@ fn a_table_whose_catalog_entry_is_lost_is_found_by_its_file() {
     let (saved, found) = salvage(dir.path());
     assert!(saved == rows, "{} rows of {}", saved.len(), rows.len());
     assert!(found.gaps.is_empty(), "{:?}", found.gaps);
+}
+
+/// Changes the bytes of the table's file.
+fn edit(dir: &Path, change: impl FnOnce(&mut [u8])) {
+    let path = dir.join(packed::file_name(SPACE));
+    let mut bytes = std::fs::read(&path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Byte offsets of the headers of runs.
+fn run_headers(dir: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(dir.join(packed::file_name(SPACE))).unwrap();
+    (0..bytes.len()).step_by(4096).filter(|at| bytes[*at..].starts_with(b"TPRN")).collect()
+}
+
+/// The table's file as a whole can't be opened: no root of it is whole. All rows are in it.
+#[test]
+fn of_a_file_without_a_root_all_rows_are_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let rows = fill(&db);
+    db.close().unwrap();
+    edit(dir.path(), |bytes| bytes[..4 * 4096].fill(0));
+    let db = Db::open(dir.path(), options()).unwrap();
+    let error = db.open_table("d/t").unwrap_err().to_string();
+    assert!(error.contains("tables/00000010.tpd: none of its roots is whole"), "{error}");
+    db.close().unwrap();
+    let (saved, found) = salvage(dir.path());
+    assert!(saved == rows, "{} rows of {}", saved.len(), rows.len());
+    assert!(found.gaps.is_empty() && found.lost_entries == 0, "{found:?}");
+    assert!(found.is_rescued && !found.is_whole());
+    assert!(found.notes[0].contains("none of its roots is whole"), "{:?}", found.notes);
+}
+
+/// The same after a kill, so that the log has changes of the table.
+#[test]
+fn the_last_resort_reads_a_file_without_a_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    fill(&db);
+    db.close().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let table = db.open_table("d/t").unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    for id in 0..100 {
+        trx.update(&table, 0, &key(id), b"newer").unwrap();
+    }
+    trx.commit().unwrap();
+    db.log_flush().unwrap();
+    let crashed = copy_of(dir.path());
+    edit(crashed.path(), |bytes| bytes[..4 * 4096].fill(0));
+    let before = std::fs::read(crashed.path().join(packed::file_name(SPACE))).unwrap();
+    let options = Options { force_recovery: ForceRecovery::ReadOnly, ..options() };
+    let forced = Db::open(crashed.path(), options).unwrap();
+    let table = forced.open_table("d/t").unwrap();
+    let mut trx = forced.begin(TransactionOptions::default());
+    let mut cursor = Cursor::new(table, 0, LockMode::None, LockWait::Wait);
+    let (mut count, mut newer) = (0, 0);
+    let mut more = cursor.first(&mut trx).unwrap();
+    while more {
+        count += 1;
+        newer += u32::from(cursor.value() == b"newer");
+        more = cursor.next(&mut trx).unwrap();
+    }
+    assert_eq!((count, newer), (4500, 100));
+    drop((cursor, trx, forced));
+    let after = std::fs::read(crashed.path().join(packed::file_name(SPACE))).unwrap();
+    assert!(before == after, "the file is as it was");
+}
+
+/// The header of each run is spoilt in turn, with and without roots: no row is wrong, and what is
+/// missing is listed.
+#[test]
+fn a_spoilt_header_of_a_run_gives_no_wrong_row() {
+    let whole = tempfile::tempdir().unwrap();
+    let db = Db::open(whole.path(), options()).unwrap();
+    let rows = fill(&db);
+    db.close().unwrap();
+    let headers = run_headers(whole.path());
+    assert!(headers.len() > 4, "{headers:?}");
+    for (round, at) in headers.into_iter().enumerate() {
+        let dir = copy_of(whole.path());
+        edit(dir.path(), |bytes| {
+            if round % 2 == 0 {
+                bytes[..4 * 4096].fill(0);
+            }
+            match round % 3 {
+                0 => bytes[at + 70] ^= 1,
+                1 => bytes[at + 20] ^= 1,
+                _ => bytes[at..at + 4096].fill(0),
+            }
+        });
+        let (saved, found) = salvage(dir.path());
+        let wrong = saved.iter().filter(|(key, value)| rows.get(*key) != Some(*value)).count();
+        assert_eq!(wrong, 0, "header at {at}: {:?}", found.notes);
+        for key in rows.keys().filter(|key| !saved.contains_key(*key)) {
+            assert!(is_listed(&found, key), "header at {at}: a row is neither saved nor listed");
+        }
+        assert!(
+            round % 3 == 2 || saved.len() + 200 > rows.len(),
+            "header at {at}: {}",
+            saved.len()
+        );
+    }
 }

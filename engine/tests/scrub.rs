@@ -1,11 +1,16 @@
 //! The scrub finds damage in pages that nobody asks for, and takes nothing for damage that is none.
 
+#[path = "support/packed.rs"]
+mod packed;
+
 use std::path::Path;
 
+use packed::files_in;
 use tidepool::{Db, IndexDef, Options, TableDef, TransactionOptions};
 
 const PAGE: usize = 4096;
-const TABLE: &str = "tables/00000010.tpd";
+/// The table's.
+const SPACE: u32 = 16;
 
 fn options() -> Options {
     Options { page_size: PAGE, direct_io: false, ..Options::small() }
@@ -26,11 +31,8 @@ fn open(dir: &Path) -> Db {
     db
 }
 
-fn flip(dir: &Path, no: usize) {
-    let path = dir.join(TABLE);
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[no * PAGE + 1000] ^= 1;
-    std::fs::write(path, bytes).unwrap();
+fn flip(dir: &Path, pages: &[u32]) {
+    packed::flip(&files_in(dir), SPACE, pages);
 }
 
 fn status(db: &Db, name: &str) -> u64 {
@@ -50,12 +52,11 @@ fn a_flipped_bit_is_found_and_counted_once() {
     pass(&db);
     assert_eq!(status(&db, "scrub_errors"), 0);
     let pages = status(&db, "scrub_pages");
-    let file_pages = std::fs::metadata(dir.path().join(TABLE)).unwrap().len() / PAGE as u64;
+    let file_pages = packed::page_numbers(&files_in(dir.path()), SPACE).len() as u64;
     assert!(pages > file_pages, "{pages} of {file_pages}");
     assert!(status(&db, "scrub_last_finished") > 0);
 
-    flip(dir.path(), 500);
-    flip(dir.path(), 700);
+    flip(dir.path(), &[500, 700]);
     pass(&db);
     assert_eq!(status(&db, "scrub_errors"), 2);
     pass(&db);
@@ -72,12 +73,11 @@ fn a_page_that_is_newer_in_the_pool_is_passed_over() {
     // The leaf of this row is dirty now, and nobody writes it.
     trx.update(&table, 0, &1u32.to_be_bytes(), &[8; 200]).unwrap();
     trx.commit().unwrap();
-    let path = dir.path().join(TABLE);
-    let bytes = std::fs::read(&path).unwrap();
-    let holds = |page: &&[u8]| page[12] == 3 && page.windows(8).any(|eight| eight == [7; 8]);
+    let pages = packed::pages(&files_in(dir.path()), SPACE);
+    let holds = |page: &Vec<u8>| page[12] == 3 && page.windows(8).any(|eight| eight == [7; 8]);
     // The leftmost leaf has no lower fence.
-    let no = bytes.chunks(PAGE).position(|page| holds(&page) && page[46..48] == [0, 0]).unwrap();
-    flip(dir.path(), no);
+    let no = pages.iter().position(|page| holds(page) && page[46..48] == [0, 0]).unwrap();
+    flip(dir.path(), &[no as u32]);
     pass(&db);
     assert_eq!(status(&db, "scrub_errors"), 0);
     // Once it is written, the file is right again.
@@ -95,7 +95,7 @@ fn a_pass_goes_on_in_the_next_life() {
     db.step_scrub().unwrap();
     db.step_scrub().unwrap();
     db.close().unwrap();
-    flip(dir.path(), 900);
+    flip(dir.path(), &[900]);
     let db = open(dir.path());
     let mut steps = 0;
     while db.step_scrub().unwrap() {
@@ -103,10 +103,10 @@ fn a_pass_goes_on_in_the_next_life() {
     }
     assert_eq!(status(&db, "scrub_errors"), 1);
     let pages = status(&db, "scrub_pages");
-    let total: u64 = ["system.tpd", "undo.tpd", TABLE]
-        .map(|name| std::fs::metadata(dir.path().join(name)).unwrap().len() / PAGE as u64)
-        .iter()
-        .sum();
+    let own = ["system.tpd", "undo.tpd"]
+        .map(|name| std::fs::metadata(dir.path().join(name)).unwrap().len() / PAGE as u64);
+    let of_table = packed::page_numbers(&files_in(dir.path()), SPACE).len() as u64;
+    let total = own.iter().sum::<u64>() + of_table;
     assert!(steps > 2 && pages < total, "{pages} of {total} pages are read again");
 }
 

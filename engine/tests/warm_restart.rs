@@ -399,11 +399,25 @@ fn failures_of_the_disk_are_told_and_do_nothing_else() {
     }
     make(&db, "u");
     db.close().unwrap();
-    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").times(3));
-    let db = open(&sim);
-    load(&db);
-    read(&db, "t");
-    read(&db, "u");
+    // The first are reads of the opening of either file, later ones those of pages.
+    for reads in 0..8 {
+        let db = open(&sim);
+        sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").skip(reads).times(3));
+        let loaded = load(&db);
+        sim.clear_faults();
+        let status = text(&db, "buffer_pool_load_status");
+        assert!(status.starts_with("Buffer pool(s) load completed: "), "{status}");
+        if reads == 0 {
+            assert!(status.ends_with("; 2 files could not be opened"), "{status}");
+            // Those of the engine's own files.
+            assert!(loaded < 100, "{loaded}");
+        }
+        read(&db, "t");
+        read(&db, "u");
+        // The list is still whole.
+        db.set_buffer_pool_dump_at_shutdown(false);
+        db.close().unwrap();
+    }
 }
 
 #[test]

@@ -114,12 +114,15 @@ typedef struct {
   uint8_t memory_locked;
   uint8_t replacement; /* TP_REPLACEMENT_… */
   uint8_t force_recovery; /* 0 to 5 */
+  uint8_t page_compression; /* TP_COMPRESSION_… */
 } tp_options;
 
 /* From this level of force_recovery on nothing is written. */
 enum { TP_FORCE_READ_ONLY = 3 };
 
 enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
+
+enum { TP_COMPRESSION_AUTO = 0, TP_COMPRESSION_OFF = 1, TP_COMPRESSION_LZ4 = 2, TP_COMPRESSION_ZSTD = 3 };
 
 /* An error if the engine must not start: a backup that was not finished lies in the server's data
    directory; or, unless `start_empty`, the server has tables of the engine's, and the engine's
@@ -148,6 +151,8 @@ int tp_set_lost_update_check(tp_db *db, uint8_t on);
 int tp_set_cache_advice(tp_db *db, uint8_t on);
 int tp_set_dump_at_shutdown(tp_db *db, uint8_t on);
 int tp_set_scrub_days(tp_db *db, uint16_t days);
+/* A TP_COMPRESSION_…. */
+int tp_set_page_compression(tp_db *db, uint8_t value);
 /* Begins a pass of the scrub; `now` is not looked at. */
 int tp_scrub(tp_db *db, uint8_t now);
 

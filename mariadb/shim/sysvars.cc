@@ -12,7 +12,7 @@ namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
-    open_files, force_recovery;
+    open_files, force_recovery, page_compression;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 my_bool start_empty, accept_log_loss;
@@ -28,6 +28,9 @@ constexpr ulonglong MIB = 1024 * 1024;
 
 const char *replacement_names[] = {"tide", "midpoint", NullS}; /* as TP_REPLACEMENT_… */
 TYPELIB replacements = typelib("buffer_pool_replacement", replacement_names, array_elements(replacement_names) - 1);
+
+const char *compression_names[] = {"AUTO", "OFF", "LZ4", "ZSTD", NullS}; /* as TP_COMPRESSION_… */
+TYPELIB compressions = typelib("page_compression", compression_names, array_elements(compression_names) - 1);
 
 constexpr ulong OLD_PCT = 37, OLD_TIME_MS = 1000;
 constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
@@ -154,6 +157,11 @@ void set_scrub_days(THD *thd, st_mysql_sys_var *, void *variable, const void *va
   apply<ulong>(thd, variable, value, tp_set_scrub_days(engine.db, static_cast<uint16_t>(days)));
 }
 
+void set_page_compression(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const ulong which = *static_cast<const ulong *>(value);
+  apply<ulong>(thd, variable, value, tp_set_page_compression(engine.db, static_cast<uint8_t>(which)));
+}
+
 /* ON begins a pass; it always reads OFF. */
 void order_scrub(THD *thd, st_mysql_sys_var *, void *, const void *value) {
   if (!*static_cast<const my_bool *>(value)) return;
@@ -241,6 +249,10 @@ MYSQL_SYSVAR_ENUM(buffer_pool_replacement, buffer_pool_replacement, PLUGIN_VAR_R
                   "Which pages leave the buffer pool: tide = found out by the engine, nothing to set; midpoint = young "
                   "and old pages as InnoDB has them, set by tidepool_old_blocks_pct and tidepool_old_blocks_time",
                   nullptr, nullptr, TP_REPLACEMENT_TIDE, &replacements);
+MYSQL_SYSVAR_ENUM(page_compression, page_compression, PLUGIN_VAR_RQCMDARG,
+                  "How pages of tables are compressed when they are written: AUTO = by what brings most; OFF, LZ4 or ZSTD for "
+                  "who wants it so. Pages that are there already stay as they are until they are written again",
+                  nullptr, set_page_compression, TP_COMPRESSION_AUTO, &compressions);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
                    "were used once",
@@ -338,6 +350,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(memory_guard),
                                         MYSQL_SYSVAR(page_size),
                                         MYSQL_SYSVAR(buffer_pool_replacement),
+                                        MYSQL_SYSVAR(page_compression),
                                         MYSQL_SYSVAR(old_blocks_pct),
                                         MYSQL_SYSVAR(old_blocks_time),
                                         MYSQL_SYSVAR(redo_log_capacity),
@@ -413,6 +426,7 @@ tp_options open_options() {
   /* The server does that after plugins have begun. */
   options.memory_locked = locked_in_memory;
   options.replacement = static_cast<uint8_t>(buffer_pool_replacement);
+  options.page_compression = static_cast<uint8_t>(page_compression);
   return options;
 }
 

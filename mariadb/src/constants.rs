@@ -72,6 +72,10 @@ pub(crate) const TP_LOG_NOTE: c_int = 2;
 // Replacement policies.
 pub(crate) const TP_REPLACEMENT_TIDE: c_int = 0;
 pub(crate) const TP_REPLACEMENT_MIDPOINT: c_int = 1;
+pub(crate) const TP_COMPRESSION_AUTO: c_int = 0;
+pub(crate) const TP_COMPRESSION_OFF: c_int = 1;
+pub(crate) const TP_COMPRESSION_LZ4: c_int = 2;
+pub(crate) const TP_COMPRESSION_ZSTD: c_int = 3;
 
 // What to do with the list of hot pages.
 pub(crate) const TP_HOT_LIST_DUMP: c_int = 0;

@@ -10,13 +10,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidepool::{
-    AcceptLogLoss, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn, Options, Replacement,
-    Sample, TableDef, TraceOptions,
+    AcceptLogLoss, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn, Options,
+    PageCompression, Replacement, Sample, TableDef, TraceOptions,
 };
 
 use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{TP_OK, bytes, guard, guard_or, text};
-use crate::constants::{TP_HOT_LIST_DUMP, TP_HOT_LIST_LOAD, TP_REPLACEMENT_MIDPOINT};
+use crate::constants::{
+    TP_COMPRESSION_LZ4, TP_COMPRESSION_OFF, TP_COMPRESSION_ZSTD, TP_HOT_LIST_DUMP,
+    TP_HOT_LIST_LOAD, TP_REPLACEMENT_MIDPOINT,
+};
 
 /// What `tp_open` takes; the names and units are those of the server's variables.
 #[repr(C)]
@@ -46,6 +49,8 @@ pub struct OpenOptions {
     replacement: u8,
     /// 0 to 5.
     force_recovery: u8,
+    /// A `TP_COMPRESSION_…`.
+    page_compression: u8,
 }
 
 impl OpenOptions {
@@ -80,8 +85,19 @@ impl OpenOptions {
                 TP_REPLACEMENT_MIDPOINT => Replacement::Midpoint,
                 _ => Replacement::Tide,
             },
+            page_compression: page_compression(self.page_compression),
             ..Options::default()
         })
+    }
+}
+
+/// What a `TP_COMPRESSION_…` means.
+fn page_compression(value: u8) -> PageCompression {
+    match c_int::from(value) {
+        TP_COMPRESSION_OFF => PageCompression::Off,
+        TP_COMPRESSION_LZ4 => PageCompression::Lz4,
+        TP_COMPRESSION_ZSTD => PageCompression::Zstd,
+        _ => PageCompression::Auto,
     }
 }
 
@@ -173,6 +189,8 @@ setters! {
     tp_set_dump_at_shutdown(db, value: u8) db.set_buffer_pool_dump_at_shutdown(value != 0);
     /// Days within which the scrub reads each page; 0: it does not.
     tp_set_scrub_days(db, value: u16) db.set_scrub_days(value);
+    /// How pages are compressed: a `TP_COMPRESSION_…`.
+    tp_set_page_compression(db, value: u8) db.set_page_compression(page_compression(value));
     /// Begins a pass of the scrub.
     tp_scrub(db, _now: u8) db.scrub()?;
     /// Makes the log durable up to an LSN.

@@ -1,5 +1,5 @@
-//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize, grower. Each runs, when
-//! woken, the very step that a pool without threads runs on call.
+//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize, grower, upkeep. Each runs,
+//! when woken, the very step that a pool without threads runs on call.
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
@@ -25,6 +25,7 @@ struct Signals {
     advisor: Signal,
     resize: Signal,
     grower: Signal,
+    upkeep: Signal,
 }
 
 /// Handles of the threads.
@@ -45,6 +46,9 @@ const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken
 /// disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// How long the upkeep of files pauses when nothing is due, however often it is woken.
+const UPKEEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// An extent that takes longer to prepare than this has met a kernel that compacts memory, at the
 /// expense of a CPU. The grower then rests `COMPACTION_REST` times as long, and queries start
@@ -94,6 +98,10 @@ impl Background {
         self.signals.grower.wake();
     }
 
+    pub(crate) fn wake_upkeep(&self) {
+        self.signals.upkeep.wake();
+    }
+
     /// Whether the threads were told to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.signals.read_ahead.is_stopped()
@@ -119,14 +127,16 @@ impl Background {
         threads.push(spawn("tp-read-ahead", |signals| &signals.read_ahead, IDLE, read_ahead)?);
         threads.push(spawn("tidepool-advise", |signals| &signals.advisor, ADVISOR_IDLE, advise)?);
         threads.push(spawn("tidepool-grow", |signals| &signals.grower, IDLE, grow)?);
+        threads.push(spawn("tidepool-upkeep", |signals| &signals.upkeep, IDLE, upkeep)?);
         threads.push(spawn(RESIZE, |signals| &signals.resize, IDLE, resize)?);
         Ok(())
     }
 
     /// Ends the threads, and waits for them (but for the one that may be calling).
     pub(crate) fn stop(&self) {
-        let Signals { cleaner, evictor, read_ahead, advisor, resize, grower } = &*self.signals;
-        for signal in [cleaner, evictor, read_ahead, advisor, resize, grower] {
+        let Signals { cleaner, evictor, read_ahead, advisor, resize, grower, upkeep } =
+            &*self.signals;
+        for signal in [cleaner, evictor, read_ahead, advisor, resize, grower, upkeep] {
             signal.stop();
         }
         for thread in self.threads.lock().drain(..) {
@@ -199,6 +209,24 @@ fn grow(pool: &Pool) {
         let took = began.elapsed();
         if took > COMPACTION {
             signal.rest((took * COMPACTION_REST).min(COMPACTION_REST_MAX));
+        }
+    }
+}
+
+fn upkeep(pool: &Pool) {
+    let signal = &pool.background.signals.upkeep;
+    while !signal.is_stopped() {
+        match pool.run_upkeep_step() {
+            Ok(Some(rest)) if rest.is_zero() || signal.rest(rest) => {}
+            Ok(_) => {
+                signal.rest(UPKEEP_PAUSE);
+                return;
+            }
+            // Said where it happened.
+            Err(_) => {
+                signal.rest(AFTER_FAILURE);
+                return;
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use tidepool_store::packed::{self, Object};
+
 use crate::page::{Lsn, PageId};
 use crate::storage::StorageError;
 
@@ -30,6 +32,15 @@ pub enum Error {
         /// The page that was asked for.
         page: PageId,
         /// What is wrong with it.
+        why: String,
+    },
+
+    /// A file as a whole is not what it should be.
+    #[error("file '{file}': {why}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong, and what to do.
         why: String,
     },
 
@@ -93,6 +104,23 @@ pub enum Error {
 }
 
 impl Error {
+    /// The pool's error for one of a packed file.
+    pub fn of_file(error: packed::Error) -> Error {
+        match error {
+            packed::Error::Storage(error) => Error::Storage(error),
+            packed::Error::File { file, why } => Error::File { file, why },
+            packed::Error::Corrupt { file, object: Object::Page { space, no }, why } => {
+                Error::Corrupt { file, page: PageId::new(space, no), why }
+            }
+            packed::Error::Corrupt { file, object, why } => Error::File {
+                file,
+                why: format!(
+                    "{object} is corrupt, {why}; restore the file from a backup, or drop the table"
+                ),
+            },
+        }
+    }
+
     pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Error {
         Error::System { what: what.into(), source: Arc::new(source) }
     }

@@ -5,9 +5,10 @@
 //! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
-//! [`doublewrite`] write it, `mirror` keeps second copies of a few pages, `read_ahead` reads what
-//! will be wanted, `background` has the threads. `resize` changes how many frames there are while
-//! all that goes on; `leisure` and `pace` say how fast what nobody waits for is done.
+//! [`doublewrite`] write it, `upkeep` keeps packed files short, `mirror` keeps second copies of a
+//! few pages, `read_ahead` reads what will be wanted, `background` has the threads. `resize`
+//! changes how many frames there are while all that goes on; `leisure` and `pace` say how fast what
+//! nobody waits for is done.
 //!
 //! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another
 //! size would bring; `residents` tells who is here, `hot_pages` who should be here again after the
@@ -49,13 +50,15 @@ mod step;
 mod sync;
 mod tap;
 pub mod trace;
+mod upkeep;
 mod view;
 
-pub use tidepool_store::{page, storage};
+pub use tidepool_store::{InPlaceFile, LogThrottle, PageFile, ReadError, packed, page, storage};
 
 pub use advisor::{Advice, AdviceRow};
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
+pub use flush::PageCompression;
 pub use frames::EXTENT_BYTES;
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use hot_pages::HEATS;
@@ -76,4 +79,5 @@ pub use space::Space;
 pub use stats::PoolStats;
 pub use step::{Steps, survive};
 pub use tap::Sample;
+pub use upkeep::PackedUsage;
 pub use view::{PageView, Retry};

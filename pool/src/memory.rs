@@ -64,6 +64,11 @@ impl Pool {
                 bytes: buffer,
                 bound_bytes: Some(batch.max(buffer)),
             },
+            MemoryUse {
+                name: "page_maps",
+                bytes: self.packed_usage().map_bytes,
+                bound_bytes: None,
+            },
             MemoryUse { name: "tap_rings", bytes: self.tap_memory_bytes(), bound_bytes: None },
         ]
     }

@@ -8,7 +8,7 @@
 //! Pages next to each other in their file come with one read, through a buffer. A volume that
 //! allows so many reads a second counts that as one or a few, and what it saves goes to the
 //! queries: with a read for each page, one of them would stand behind up to 63 others each time
-//! that it misses.
+//! that it misses. So it is with images of a packed file that lie close together.
 //!
 //! What queries will want goes before what scans will, and scans keep to a [pace](crate::pace).
 //!
@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+
+use tidepool_store::packed::{Merging, PackedFile};
+use tidepool_store::{InPlaceFile, PageFile};
 
 use crate::error::Result;
 use crate::latch::PageWord;
@@ -40,6 +43,9 @@ const CONTENDED_PAGES: usize = 8;
 
 /// Bytes that a read of [`Pool::warm`] asks of the device at once, a multiple of every page size.
 const WARM_PART_BYTES: usize = 256 << 10;
+
+/// Which images of a packed file come with one read.
+const MERGING: Merging = Merging { gap_max: 64 << 10, len_max: 256 << 10 };
 
 /// A page to be read, and [`Access::Prefetch`] or [`Access::PrefetchForScan`].
 pub(crate) type Wanted = (PageId, Access);
@@ -172,30 +178,94 @@ impl Pool {
             }
         }
         let Some(((first, _), (last, _))) = batch.first().zip(batch.last()) else { return warmed };
-        let (size, first) = (self.page_size().bytes(), first.id.no);
-        let span = (last.id.no - first + 1) as usize * size;
-        let offset = self.page_size().offset_of(first);
-        // In parts, so that the device works on several at a time.
-        let parts =
-            buffer[..span].chunks_mut(WARM_PART_BYTES).zip((offset..).step_by(WARM_PART_BYTES));
-        let ops: Vec<IoOp<'_>> =
-            parts.map(|(part, offset)| IoOp::read(&**space.file(), part, offset)).collect();
-        let arrived = self.run_reads(ops);
-        for (page, heat) in &mut batch {
-            let at = (page.id.no - first) as usize * size;
-            let read = &buffer[at..at + size];
-            let is_usable = page::page_type(read) != PageType::FREE
-                && self.verify(space, page.id.no, read).is_ok();
-            if !arrived[at / WARM_PART_BYTES] || !is_usable {
+        let arrived = match space.file() {
+            PageFile::InPlace(file) => {
+                let span = (last.id.no - first.id.no + 1) as usize * self.page_size().bytes();
+                self.read_span(file, &mut batch, &mut buffer[..span])
+            }
+            PageFile::Packed(file) => {
+                let mut pages: Vec<&mut Reading> = batch.iter_mut().map(|(page, _)| page).collect();
+                self.read_packed(file, &mut pages)
+            }
+        };
+        for ((page, heat), arrived) in batch.iter_mut().zip(arrived) {
+            let bytes = page.bytes(self);
+            let is_usable = arrived && page::page_type(bytes) != PageType::FREE;
+            if !is_usable || self.verify(space, page.id.no, page.bytes(self)).is_err() {
                 self.abandon(page.word(), page.frame);
                 continue;
             }
-            page.bytes(self).copy_from_slice(read);
             self.finish_read(page, Some(*heat));
             warmed.pages += 1;
         }
         self.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
         warmed
+    }
+
+    /// Reads all pages of a file from the first of `batch` to the last into `buffer`, which is as
+    /// long, and each of the batch into its frame. Says which came.
+    fn read_span(
+        &self,
+        file: &InPlaceFile,
+        batch: &mut [(Reading, u8)],
+        buffer: &mut [u8],
+    ) -> Vec<bool> {
+        let Some((first, _)) = batch.first() else { return Vec::new() };
+        let (size, first) = (self.page_size().bytes(), first.id.no);
+        // In parts, so that the device works on several at a time.
+        let part_pages = WARM_PART_BYTES / size;
+        let parts = buffer.chunks_mut(WARM_PART_BYTES).zip((first..).step_by(part_pages));
+        let ops = parts.map(|(part, no)| file.read_op(no, part)).collect();
+        let parts = self.run_reads(ops);
+        let read = (buffer.len() / size) as u64;
+        self.counters.in_place_pages_read.fetch_add(read, Ordering::Relaxed);
+        let fill = |(page, _): &mut (Reading, u8)| {
+            let at = (page.id.no - first) as usize * size;
+            let arrived = parts[at / WARM_PART_BYTES];
+            if arrived {
+                page.bytes(self).copy_from_slice(&buffer[at..at + size]);
+            }
+            arrived
+        };
+        batch.iter_mut().map(fill).collect()
+    }
+
+    /// Reads pages of a packed file into their frames; images that lie close together with one
+    /// read. Says which came.
+    fn read_packed(&self, file: &PackedFile, pages: &mut [&mut Reading]) -> Vec<bool> {
+        const READ: &str = "a read of packed pages";
+        survive(READ, || self.read_images(file, pages)).unwrap_or_else(|| vec![false; pages.len()])
+    }
+
+    fn read_images(&self, file: &PackedFile, pages: &mut [&mut Reading]) -> Vec<bool> {
+        let mut arrived = vec![false; pages.len()];
+        let wanted: Vec<(u32, u32)> =
+            pages.iter().map(|page| (page.id.space, page.id.no)).collect();
+        // A hint: who wants the pages reads them again and gets the error.
+        let Ok((windows, absent)) = file.windows(&wanted, MERGING) else { return arrived };
+        for at in absent {
+            pages[at].bytes(self).fill(0);
+            arrived[at] = true;
+        }
+        let mut buffers: Vec<AlignedBuf> =
+            windows.iter().map(|window| AlignedBuf::zeroed(window.len)).collect();
+        let reads = windows.iter().zip(&mut buffers);
+        let ops = reads.map(|(window, bytes)| file.read_op(window, &mut bytes[..])).collect();
+        let read = self.run_reads(ops);
+        let windows = windows.iter().zip(&buffers).zip(read).filter(|(_, read)| *read);
+        for ((window, bytes), _) in windows {
+            for (at, wanted) in window.pages.iter().enumerate() {
+                let page = &mut pages[wanted.index];
+                let id = page.id;
+                arrived[wanted.index] = match file.decode_in(window, bytes, at, page.bytes(self)) {
+                    Ok(true) => true,
+                    // It has another place by now, or is spoilt.
+                    Ok(false) => file.read(id.space, id.no, page.bytes(self)).is_ok(),
+                    Err(_) => false,
+                };
+            }
+        }
+        arrived
     }
 
     /// Which of the reads succeeded; none after a panic.
@@ -247,44 +317,26 @@ impl Pool {
         batch
     }
 
-    /// Reads a batch: neighbours with one read, through the buffer, and a page by itself straight
-    /// into its frame.
+    /// Reads a batch.
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
         let mut buffer = self.read_ahead.buffer.lock();
         let mut batch = self.begin_batch(wanted);
-        let size = self.page_size().bytes();
-        let mut room =
-            &mut buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size))[..];
-        let mut ops: Vec<IoOp<'_>> = Vec::new();
-        let spaces: Vec<Arc<Space>> =
-            batch.chunk_by(Reading::is_before).map(|run| run[0].space.clone()).collect();
-        for (run, space) in batch.chunk_by_mut(Reading::is_before).zip(&spaces) {
-            let offset = self.page_size().offset_of(run[0].id.no);
-            let bytes = if run.len() > 1 {
-                let (bytes, rest) = std::mem::take(&mut room).split_at_mut(run.len() * size);
-                room = rest;
-                bytes
-            } else {
-                run[0].bytes(self)
-            };
-            ops.push(IoOp::read(&**space.file(), bytes, offset));
-        }
-        let arrived = self.run_reads(ops);
         let mut read = 0;
-        let mut buffered = buffer.as_deref().unwrap_or_default();
-        let runs = batch.chunk_by_mut(Reading::is_before).zip(&spaces);
-        for ((run, space), arrived) in runs.zip(arrived) {
-            let is_buffered = run.len() > 1;
-            for page in run {
-                if is_buffered {
-                    let (bytes, rest) = buffered.split_at(size);
-                    buffered = rest;
-                    if arrived {
-                        page.bytes(self).copy_from_slice(bytes);
-                    }
+        for pages in batch.chunk_by_mut(|a, b| a.id.space == b.id.space) {
+            let space = pages[0].space.clone();
+            let arrived = match space.file() {
+                PageFile::InPlace(file) => {
+                    let size = self.page_size().bytes();
+                    let room = buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size));
+                    self.read_runs(file, pages, room)
                 }
+                PageFile::Packed(file) => {
+                    self.read_packed(file, &mut pages.iter_mut().collect::<Vec<_>>())
+                }
+            };
+            for (page, arrived) in pages.iter_mut().zip(arrived) {
                 let no = page.id.no;
-                if !arrived || self.verify(space, no, page.bytes(self)).is_err() {
+                if !arrived || self.verify(&space, no, page.bytes(self)).is_err() {
                     count(&self.counters.read_errors);
                     self.abandon(page.word(), page.frame);
                     continue;
@@ -295,5 +347,40 @@ impl Pool {
         }
         self.counters.read_ahead.fetch_add(read as u64, Ordering::Relaxed);
         read
+    }
+
+    /// Reads pages of one file into their frames: neighbours with one read, through the buffer, and
+    /// a page by itself straight into its frame. Says which came.
+    fn read_runs(&self, file: &InPlaceFile, pages: &mut [Reading], buffer: &mut [u8]) -> Vec<bool> {
+        let size = self.page_size().bytes();
+        let (mut ops, mut room) = (Vec::new(), &mut *buffer);
+        for run in pages.chunk_by_mut(Reading::is_before) {
+            let first = run[0].id.no;
+            let bytes = if run.len() > 1 {
+                let (bytes, rest) = room.split_at_mut(run.len() * size);
+                room = rest;
+                bytes
+            } else {
+                run[0].bytes(self)
+            };
+            ops.push(file.read_op(first, bytes));
+        }
+        let came = self.run_reads(ops);
+        self.counters.in_place_pages_read.fetch_add(pages.len() as u64, Ordering::Relaxed);
+        let (mut arrived, mut buffered) = (Vec::with_capacity(pages.len()), &*buffer);
+        for (run, came) in pages.chunk_by_mut(Reading::is_before).zip(came) {
+            arrived.extend(std::iter::repeat_n(came, run.len()));
+            if run.len() == 1 {
+                continue;
+            }
+            for page in run {
+                let (bytes, rest) = buffered.split_at(size);
+                buffered = rest;
+                if came {
+                    page.bytes(self).copy_from_slice(bytes);
+                }
+            }
+        }
+        arrived
     }
 }

@@ -1,20 +1,21 @@
 //! A tablespace as the pool sees it: a file, and the translation words of its pages.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::directory::Directory;
+use tidepool_store::packed::{self, PackedFile};
+use tidepool_store::{InPlaceFile, PageFile, ReadError};
+
 use crate::error::{Error, Result};
 use crate::latch::PageWord;
 use crate::mapping::Accounting;
 use crate::mirror::Mirror;
-use crate::page::PageSize;
-use crate::storage::StorageFile;
+use crate::page::PageId;
 
 /// An open tablespace. Made by `Pool::open_space`.
 pub struct Space {
     id: u32,
-    file: Arc<dyn StorageFile>,
+    file: PageFile,
     mirror: Option<Mirror>,
     directory: Directory,
     /// Set once, when the space is being closed: no page is loaded from then on.
@@ -29,12 +30,11 @@ pub struct Space {
 impl Space {
     pub(crate) fn new(
         id: u32,
-        file: Arc<dyn StorageFile>,
+        file: PageFile,
         mirror: Option<Mirror>,
-        page_size: PageSize,
         accounting: Accounting,
     ) -> Result<Space> {
-        let pages = file.len()? / page_size.bytes() as u64;
+        let pages = file.end(id).map_err(|error| read_error(&file, PageId::new(id, 0), error))?;
         let directory = Directory::new(accounting)
             .map_err(|error| Error::system("reserving the translation directory", error))?;
         Ok(Space {
@@ -45,7 +45,7 @@ impl Space {
             closed: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
             highest_resident: AtomicU32::new(0),
-            page_count: AtomicU32::new(pages.min(u32::MAX as u64) as u32),
+            page_count: AtomicU32::new(pages),
         })
     }
 
@@ -54,9 +54,52 @@ impl Space {
         self.id
     }
 
+    /// The name of its file.
+    pub fn name(&self) -> &str {
+        self.file.name()
+    }
+
     /// Its file.
-    pub fn file(&self) -> &Arc<dyn StorageFile> {
+    pub fn file(&self) -> &PageFile {
         &self.file
+    }
+
+    pub(crate) fn in_place(&self) -> Option<&InPlaceFile> {
+        self.file.in_place()
+    }
+
+    pub(crate) fn packed(&self) -> Option<&PackedFile> {
+        self.file.packed()
+    }
+
+    /// Reads a page past the pool: what the file has, which in a file of pages side by side need
+    /// not be whole.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the file does not have what was written last and can tell;
+    /// [`Error::Storage`] of the disk.
+    pub fn read_past_pool(&self, no: u32, page: &mut [u8]) -> Result<()> {
+        let id = PageId::new(self.id, no);
+        self.file.read(id, page).map_err(|error| read_error(&self.file, id, error))
+    }
+
+    /// Makes sure that the file has room for `pages` pages, as far as a file can; a full disk shows
+    /// here. Read-ahead goes that far from now on.
+    pub fn grow_to(&self, pages: u32) -> Result<()> {
+        match &self.file {
+            PageFile::InPlace(file) => file.extend_to(pages)?,
+            PageFile::Packed(file) => {
+                // The first pages of a new table find room when they are written.
+                let more = pages.saturating_sub(self.page_count());
+                // Of a file that is opened for reading, new pages are in memory alone.
+                let is_written = file.access() == packed::Access::ReadWrite;
+                if is_written && self.page_count() > 0 && more > 0 {
+                    file.reserve(more).map_err(Error::of_file)?;
+                }
+            }
+        }
+        self.page_count.fetch_max(pages, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Where some of its pages have a second copy, if any have.
@@ -64,14 +107,14 @@ impl Space {
         self.mirror.as_ref()
     }
 
-    /// How many pages the file is thought to hold: its length when it was opened, or what
-    /// [`Space::note_page_count`] said since, if that is more. Read-ahead stops there; nothing else
-    /// depends on it.
+    /// How many pages the file is thought to hold: what it had when it was opened, or what
+    /// [`Space::grow_to`] or [`Space::note_page_count`] said since, if that is more. Read-ahead
+    /// stops there; nothing else depends on it.
     pub fn page_count(&self) -> u32 {
         self.page_count.load(Ordering::Relaxed)
     }
 
-    /// Tells the pool that the file was extended to so many pages.
+    /// Tells the pool that the space has so many pages.
     pub fn note_page_count(&self, pages: u32) {
         self.page_count.fetch_max(pages, Ordering::Relaxed);
     }
@@ -138,6 +181,14 @@ impl Space {
 
 impl std::fmt::Debug for Space {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Space").field("id", &self.id).field("file", &self.file.name()).finish()
+        f.debug_struct("Space").field("id", &self.id).field("file", &self.name()).finish()
+    }
+}
+
+/// The pool's error for a page that could not be read.
+fn read_error(file: &PageFile, page: PageId, error: ReadError) -> Error {
+    match error {
+        ReadError::Storage(error) => Error::Storage(error),
+        ReadError::Corrupt(why) => Error::Corrupt { file: file.name().into(), page, why },
     }
 }

@@ -43,6 +43,10 @@ pub struct PoolStats {
     pub pages_flushed: u64,
     /// Of these, pages written because frames ran short.
     pub pages_flushed_lru: u64,
+    /// Pages read from files that are overwritten in place.
+    pub in_place_pages_read: u64,
+    /// Pages written to such files, each once.
+    pub in_place_pages_written: u64,
     /// Pages written to the doublewrite file.
     pub doublewrite_pages: u64,
     /// Batches written to the doublewrite file.
@@ -151,6 +155,8 @@ pub(crate) struct Counters {
     pub(crate) pages_data: AtomicU64,
     pub(crate) pages_flushed: AtomicU64,
     pub(crate) pages_flushed_lru: AtomicU64,
+    pub(crate) in_place_pages_read: AtomicU64,
+    pub(crate) in_place_pages_written: AtomicU64,
     pub(crate) doublewrite_pages: AtomicU64,
     pub(crate) doublewrite_writes: AtomicU64,
     pub(crate) pages_evicted: AtomicU64,
@@ -174,6 +180,8 @@ impl Counters {
             pages_data: AtomicU64::new(0),
             pages_flushed: AtomicU64::new(0),
             pages_flushed_lru: AtomicU64::new(0),
+            in_place_pages_read: AtomicU64::new(0),
+            in_place_pages_written: AtomicU64::new(0),
             doublewrite_pages: AtomicU64::new(0),
             doublewrite_writes: AtomicU64::new(0),
             pages_evicted: AtomicU64::new(0),

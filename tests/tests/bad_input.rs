@@ -146,15 +146,12 @@ fn the_redo_log_of_another_directory_is_refused() {
 fn a_truncated_table_file_concerns_that_table_only() {
     let mut server = stopped("truncated");
     let file = fs::File::options().write(true).open(first_file(&server)).expect("it is there");
-    let whole = file.metadata().expect("can be had").len();
-    file.set_len(5 * 16384).expect("it can be cut");
+    file.set_len(5 * 4096).expect("it can be cut");
     server.launch().expect("the server starts");
     let error = count(&server, "a").expect_err("the table is cut short");
-    let text = format!(
-        "tables/00000010.tpd: the file is cut short: 81920 bytes, its header says {whole}: restore it from a backup, or drop the table"
-    );
+    let text = ": it was cut short; restore the file from a backup, or drop the table";
     assert!(
-        error.contains(&text) || server.error_log().contains(&text),
+        error.contains(text) || server.error_log().contains(text),
         "{error}\n{}",
         server.error_log()
     );
@@ -167,14 +164,14 @@ fn a_truncated_table_file_concerns_that_table_only() {
 #[test]
 fn flipped_bits_are_found_and_concern_that_table_only() {
     let mut server = stopped("flipped");
-    for page in 2..20 {
-        flip(&first_file(&server), page * 16384 + 9000);
-    }
+    // Images of pages, behind the roots and the header of the first run.
+    let images = 4 * 4096 + 1024..5 * 4096 + 1024;
+    images.step_by(256).for_each(|at| flip(&first_file(&server), at));
     server.launch().expect("the server starts");
     let error = count(&server, "a").expect_err("pages are damaged");
     let log = server.error_log();
     assert!(
-        log.contains("tables/00000010.tpd: page ") && log.contains(" is corrupt: its checksum is"),
+        log.contains("tables/00000010.tpd: page ") && log.contains(" is corrupt: "),
         "{error}\n{log}"
     );
     let checked: Vec<(String, String, String, String)> =

@@ -3,7 +3,8 @@
 //! ```text
 //! [client]                 groups that count: client, client-server, client-mariadb, tidepool
 //! user     = dba           spaces around = and around the value go; - and _ in names are the same
-//! password = "a # b"       # ends the value unless it is in quotes; \n \t \b \r \\ \s \" \' are escapes
+//! password = "a # b"       # ends the value unless it is in quotes; \n \t \b \r \\ \s \" \' are
+//! escapes
 //! skip-ssl                 a switch needs no value
 //! !include /etc/one.cnf
 //! !includedir /etc/mysql/conf.d/       every *.cnf in it, in order of name

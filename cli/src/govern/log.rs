@@ -2,7 +2,8 @@
 //! as JSON lines in a file.
 //!
 //! ```text
-//! {"at":"2026-01-31T23:59:01Z","event":"decision","signal":"room shrank","from_bytes":…,"to_bytes":…,"reason":"…","applied":true}
+//! {"at":"2026-01-31T23:59:01Z","event":"decision","signal":"room
+//! shrank","from_bytes":…,"to_bytes":…,"reason":"…","applied":true}
 //! {"at":"…","event":"step","from_bytes":…,"to_bytes":…,"took_ms":12,"lost_ms":3,"ping_ms":1,"stride_bytes":…}
 //! {"at":"…","event":"note","text":"…"}
 //! ```

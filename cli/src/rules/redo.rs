@@ -2,7 +2,8 @@
 //!
 //! When the log is nearly full, the server must write dirty pages at once, and writers wait. How
 //! much log is enough is not a share of anything: it is what is written in the time over which page
-//! writes should be allowed to gather: an hour of the average since the start, or ten minutes of the
+//! writes should be allowed to gather: an hour of the average since the start, or ten minutes of
+//! the
 //! present rate, whichever is more. (A sample of a few seconds is no hour.) And no more than the
 //! pages that can be dirty at all, the pool's or the data's: beyond that each page would be written
 //! several times over before a checkpoint needs it, and a recovery would read more log than data.

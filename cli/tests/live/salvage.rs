@@ -1,6 +1,9 @@
 //! `check` and `salvage` on the data directory of a real server: rows of every type, damaged pages,
 //! and the rows that come back.
 
+#[path = "../../../engine/tests/support/packed.rs"]
+mod packed;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -328,13 +331,22 @@ fn every_row_outside_of_damaged_pages_comes_back() {
 
     // Damaged pages: leaves, an inner node, pages of long values, the file's header and bitmap.
     let path = dir.join(file_of(&report, "the@0020truth/all_types"));
-    let mut bytes = fs::read(&path).unwrap();
-    let pages: Vec<&[u8]> = bytes.chunks_exact(PAGE).collect();
-    let clustered = u32_at(pages[2], 24);
+    let space = path.file_stem().and_then(|stem| u32::from_str_radix(stem.to_str()?, 16).ok());
+    let space = space.expect("the file's name is the number of its space");
+    let storage = packed::files_in(&dir);
+    let file = packed::open(&storage, space, packed::Access::ReadOnly);
+    let read = |no: u32| {
+        let mut page = vec![0; PAGE];
+        file.read(space, no, &mut page).unwrap();
+        page
+    };
+    let pages: Vec<Vec<u8>> = (0..file.end(space).unwrap()).map(read).collect();
+    let clustered = u32_at(&pages[2], 24);
     let of_type = |kind: u16| {
         let pages = &pages;
-        (0..pages.len())
-            .filter(move |no| u16_at(pages[*no], 12) == kind && u32_at(pages[*no], 24) == clustered)
+        (0..pages.len()).filter(move |no| {
+            u16_at(&pages[*no], 12) == kind && u32_at(&pages[*no], 24) == clustered
+        })
     };
     let mut damaged: BTreeSet<usize> = of_type(LEAF).step_by(37).collect();
     damaged.extend(of_type(OVERFLOW).step_by(11));
@@ -343,7 +355,7 @@ fn every_row_outside_of_damaged_pages_comes_back() {
     let id = |key: Vec<u8>| (u32::from_be_bytes(key[..4].try_into().unwrap()) ^ 0x8000_0000) as i32;
     let mut leaves = 0;
     for no in of_type(LEAF) {
-        let leaf = Node::new(pages[no]).unwrap();
+        let leaf = Node::new(&pages[no]).unwrap();
         leaves += 1;
         for slot in 0..leaf.count() {
             let entry = tidepool::format::entry::Entry::decode(leaf.payload(slot)).unwrap();
@@ -351,7 +363,7 @@ fn every_row_outside_of_damaged_pages_comes_back() {
             let mut is_lost = damaged.contains(&no);
             while next != 0 {
                 is_lost |= damaged.contains(&next);
-                next = u32_at(pages[next], 32) as usize;
+                next = u32_at(&pages[next], 32) as usize;
             }
             if is_lost {
                 lost.insert(id(leaf.key(slot)));
@@ -359,9 +371,12 @@ fn every_row_outside_of_damaged_pages_comes_back() {
         }
     }
     assert!(leaves > 100 && lost.len() > 100, "{leaves} leaves, {} rows lost", lost.len());
-    for &no in &damaged {
-        bytes[no * PAGE + 700 + no % 1000] ^= 1 << (no % 8);
+    let mut bytes = fs::read(&path).unwrap();
+    let numbers: Vec<u32> = damaged.iter().map(|no| *no as u32).collect();
+    for (no, place) in numbers.iter().zip(packed::places(&storage, space, &numbers)) {
+        bytes[place.start + *no as usize % place.len()] ^= 1 << (no % 8);
     }
+    drop((file, storage));
     fs::write(&path, &bytes).unwrap();
 
     let checked = tidepool(&["check", "--format=json"], &[&dir]);

@@ -372,6 +372,6 @@ impl Tree {
     }
 
     pub(super) fn corrupt(&self, no: u32, why: impl std::fmt::Display) -> Error {
-        Error::corrupt(self.space.file().name(), no, why)
+        Error::corrupt(self.space.name(), no, why)
     }
 }

@@ -483,10 +483,12 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_storage::spoil;
     use crate::{
         Db, Error, IndexDef, Isolation, Options, ReadRequest, ReadValue, TableDef,
         TransactionOptions,
     };
+    use tidepool_pool::PageId;
     use tidepool_pool::storage::SimStorage;
 
     #[test]
@@ -597,7 +599,7 @@ mod tests {
         db.close().unwrap();
         drop(db);
         let sim = sim.kill();
-        sim.corrupt("tables/00000010.tpd", 3 * 4096 + 1000, 1);
+        spoil(&sim, PageId::new(16, 3));
 
         let db = Db::open_on(Arc::new(sim), options()).unwrap();
         let table = db.open_table("t").unwrap();
@@ -768,7 +770,7 @@ mod tests {
         db.close().unwrap();
         drop(db);
         let sim = sim.kill();
-        sim.corrupt(FILE, u64::from(second) * 4096 + 1000, 1);
+        spoil(&sim, PageId::new(16, second));
 
         let db = Db::open_on(Arc::new(sim), options()).unwrap();
         let table = db.open_table("t").unwrap();

@@ -429,17 +429,8 @@ impl Inner {
     fn header_of(&self, space: &Space) -> Result<SpaceHeader> {
         let env = &self.env;
         let header = space_header::read(env.pool(), space)?;
-        let file = space.file();
-        header.check(file.name(), env.page_size(), space.id(), &env.instance())?;
-        let (has, needs) = (file.len()?, u64::from(header.size_pages) * env.page_size() as u64);
-        if has < needs {
-            return Err(Error::format(
-                file.name(),
-                format!(
-                    "the file is cut short: {has} bytes, its header says {needs}: restore it from a backup, or drop the table"
-                ),
-            ));
-        }
+        header.check(space.name(), env.page_size(), space.id(), &env.instance())?;
+        space.note_page_count(header.size_pages);
         Ok(header)
     }
 

@@ -74,7 +74,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
-use tidepool_pool::{Advice, Lsn, Pool};
+use tidepool_pool::{Advice, Lsn, PageCompression, Pool};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -503,6 +503,14 @@ impl Db {
         self.configure_replacement();
     }
 
+    /// Changes how pages of tables are compressed from now on; what is there stays as it is until
+    /// it is written again.
+    pub fn set_page_compression(&self, value: PageCompression) {
+        let _one = self.inner.setting.lock();
+        self.inner.options.write().page_compression = value;
+        self.inner.env.pool().set_page_compression(value);
+    }
+
     fn configure_replacement(&self) {
         let config = open::replacement(&self.inner.options.read());
         self.inner.env.pool().configure_replacement(&config);
@@ -576,7 +584,9 @@ impl Db {
     pub fn status(&self) -> Status {
         let inner = &self.inner;
         let mut status = Status::default();
-        status.add_pool(&inner.env.pool().stats());
+        let pool = inner.env.pool();
+        status.add_pool(&pool.stats());
+        status.add_files(&pool.packed_usage(), &pool.stats());
         status.add_page_trace(inner.env.pool().trace_status().as_ref());
         status.add_resize(&inner.env.pool().resize_status());
         status.push_text("buffer_pool_load_status", inner.warm.load_status());

@@ -7,13 +7,16 @@
 //! 2. The transaction system finds out what was unfinished, prepared, or is to be purged.
 //! 3. A new directory gets, before that, an undo space, and after it an empty catalog. That takes
 //!    several mini-transactions; a crash between
-//!    them leaves a catalog without a format version, and the next open makes what is missing. Nobody has been told of a success before.
+//!    them leaves a catalog without a format version, and the next open makes what is missing.
+//!    Nobody has been told of a success before.
 //!    Once there is a catalog, an undo space without its first pages is damage.
 //! 4. The catalog is read; what unfinished transactions did to it is not visible.
 //! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of
 //!    an unfinished CREATE or
-//!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
-//!    changes of it are marked, so that an older copy that turns up later is not taken for whole. No checkpoint passes the log until they are.
+//!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog.
+//!    Tables whose file was missing while the redo log held
+//!    changes of it are marked, so that an older copy that turns up later is not taken for whole.
+//!    No checkpoint passes the log until they are.
 //! 6. Trees that a change of indexes has left without an index are freed, and files of sorts are
 //!    removed.
 //! 7. Background work begins: rollback of the unfinished, purge, loading of what was hot, the
@@ -259,17 +262,23 @@ impl Inner {
     }
 
     fn clear_orphan(&self, id: u32) -> Result<()> {
-        let space = self.env.space(id)?;
-        if self.env.is_leftover(&space)? {
+        let is_leftover = match self.env.is_leftover(id) {
+            Err(error @ (Error::Lost { .. } | Error::Corrupt { .. } | Error::Format { .. })) => {
+                tracing::error!(%error, "a file that no table has is damaged");
+                false
+            }
+            is_leftover => is_leftover?,
+        };
+        if is_leftover {
             tracing::info!(
                 space = id,
                 "removing the file of a table that was dropped or never finished"
             );
             self.env.forget_space(id);
         } else {
-            let aside = self.env.set_space_aside(&space)?;
+            let aside = self.env.set_space_aside(id)?;
             tracing::warn!(
-                file = space.file().name(),
+                file = space_file_name(id),
                 aside,
                 "no table has this file, and the log does not tell why: it was set aside. If system.tpd is an old copy, \
                  stop the server and put both back; else remove the file"
@@ -304,7 +313,7 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
     if env.force_recovery().is_read_only() && exists.is_err() {
         return Ok(Some(system));
     }
-    if system.file().is_empty()? || !exists? {
+    if system.file().bytes()? == 0 || !exists? {
         if env.table_space_files()?.is_empty() && !env.is_read_only() {
             return Ok(None);
         }
@@ -315,7 +324,7 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
         ));
     }
     let header = space_header::read(env.pool(), &system)?;
-    header.check(system.file().name(), env.page_size(), SYSTEM_SPACE, &env.instance())?;
+    header.check(system.name(), env.page_size(), SYSTEM_SPACE, &env.instance())?;
     Ok(Some(system))
 }
 

@@ -22,12 +22,14 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
+use tidepool_pool::PageId;
 use tidepool_pool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
 
 use super::*;
 use crate::files::space_file_name;
 use crate::redo::tests::seeds;
 use crate::space;
+use crate::test_storage::place_of;
 use crate::trx::{Isolation, TransactionOptions};
 use crate::{Cursor, IndexDef, LockMode, LockWait, Savepoint, TableDef};
 
@@ -95,8 +97,9 @@ impl Model {
 /// A page that was broken on the disk.
 struct Broken {
     table: usize,
-    file: String,
-    page: u32,
+    page: PageId,
+    /// Where it was when it was broken, and what was there before.
+    at: u64,
     whole: Vec<u8>,
     /// A life has met it.
     is_met: bool,
@@ -128,20 +131,31 @@ fn file_of(db: &Db, table: usize) -> String {
     space_file_name(db.inner.catalog.get(TABLES[table]).expect("it is there").space)
 }
 
-fn page_of(sim: &SimStorage, broken: &Broken) -> Vec<u8> {
-    let mut bytes = AlignedBuf::zeroed(PAGE_BYTES);
-    let at = u64::from(broken.page) * PAGE_BYTES as u64;
-    sim.open(&broken.file).unwrap().read_at(&mut bytes, at).unwrap();
-    bytes.to_vec()
+/// Where the image of a page is, and its bytes.
+fn image_of(sim: &SimStorage, page: PageId) -> (u64, Vec<u8>) {
+    const BLOCK: u64 = 4096;
+    let (at, len) = place_of(sim, page);
+    let start = at / BLOCK * BLOCK;
+    let skipped = (at - start) as usize;
+    let mut blocks = AlignedBuf::zeroed((skipped + len).next_multiple_of(BLOCK as usize));
+    let file = sim.open(&space_file_name(page.space)).unwrap();
+    file.read_at(&mut blocks, start).unwrap();
+    (at, blocks[skipped..skipped + len].to_vec())
 }
 
-/// Unless the page was mended already, from its copy in the doublewrite file.
+/// Unless the page was written anew meanwhile, to another place.
 fn mend(sim: &SimStorage, broken: &Broken) {
-    let now = page_of(sim, broken);
-    let at = (broken.page as usize * PAGE_BYTES) as u64;
-    let differing: Vec<usize> = (0..PAGE_BYTES).filter(|&n| now[n] != broken.whole[n]).collect();
+    let file = space_file_name(broken.page.space);
+    if !sim.exists(&file).unwrap() {
+        return;
+    }
+    let (at, now) = image_of(sim, broken.page);
+    if at != broken.at || now.len() != broken.whole.len() {
+        return;
+    }
+    let differing: Vec<usize> = (0..now.len()).filter(|&n| now[n] != broken.whole[n]).collect();
     if let [byte] = differing[..] {
-        sim.corrupt(&broken.file, at + byte as u64, now[byte] ^ broken.whole[byte]);
+        sim.corrupt(&file, at + byte as u64, now[byte] ^ broken.whole[byte]);
     }
 }
 
@@ -545,7 +559,6 @@ fn break_page(
     let env = db.inner.env();
     let row = rows.choose(rng).filter(|_| rng.random_bool(0.8));
     let table = row.map_or_else(|| rng.random_range(0..TABLES.len()), |(table, _)| *table);
-    let file = file_of(db, table);
     let page = if let Some((_, n)) = row {
         let (table, key) = (db.open_table(TABLES[table])?, primary(*n));
         let seek = crate::btree::Seek::Key(&key);
@@ -558,13 +571,12 @@ fn break_page(
     };
     env.checkpoint_all()?;
     let sim = sim.kill();
-    // Or the page would be mended at once.
-    sim.remove("doublewrite.tpd")?;
-    let mut broken = Broken { table, file, page, whole: Vec::new(), is_met: false };
-    broken.whole = page_of(&sim, &broken);
-    let at = rng.random_range(0..PAGE_BYTES) as u64 + u64::from(page) * PAGE_BYTES as u64;
-    sim.corrupt(&broken.file, at, 1 << rng.random_range(0..8));
-    Ok((broken, sim))
+    let space = db.inner.catalog.get(TABLES[table]).expect("it is there").space;
+    let page = PageId::new(space, page);
+    let (at, whole) = image_of(&sim, page);
+    let byte = rng.random_range(0..whole.len()) as u64;
+    sim.corrupt(&space_file_name(space), at + byte, 1 << rng.random_range(0..8));
+    Ok((Broken { table, page, at, whole, is_met: false }, sim))
 }
 
 fn check_opened(db: &Db, model: &mut Model, seed: u64) {

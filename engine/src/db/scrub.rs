@@ -29,14 +29,15 @@ use super::Inner;
 use crate::error::{Error, Result};
 use crate::files::{FIRST_TABLE_SPACE, SCRUB_FILE, SYSTEM_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::space_header;
+use crate::page_files;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
-use tidepool_pool::storage::{AlignedBuf, StorageFile};
-use tidepool_pool::{PageId, Pool, Signal, Steps, page};
+use tidepool_pool::storage::AlignedBuf;
+use tidepool_pool::{PageFile, PageId, Pool, Signal, Steps, page};
 
 /// Bytes read in a step.
 const PIECE: usize = 1 << 20;
@@ -235,7 +236,7 @@ impl Inner {
     fn bytes_of(&self, spaces: &[u32]) -> u64 {
         let storage = self.env.storage();
         let len = |id: &u32| match self.env.pool().space(*id) {
-            Some(space) => space.file().len(),
+            Some(space) => space.file().bytes(),
             None => storage.open(&space_file_name(*id)).and_then(|file| file.len()),
         };
         // A file that is missing is found out by those who use its table.
@@ -245,30 +246,39 @@ impl Inner {
     /// Reads a piece of the next file that has one left. Whether the pass is over.
     fn scrub_piece(&self, work: &mut Work, pass: &mut Pass, spaces: &[u32]) -> Result<bool> {
         let page_size = self.env.page_size();
-        for &id in spaces.iter().filter(|id| **id >= pass.next.space) {
-            let first = if id == pass.next.space { pass.next.no } else { 0 };
-            let Ok(file) = self.env.storage().open(&space_file_name(id)) else { continue };
-            let left = file.len()?.saturating_sub(u64::from(first) * page_size as u64);
-            let len = left.min(PIECE.max(page_size) as u64) as usize / page_size * page_size;
-            if len == 0 {
-                continue;
-            }
+        let next = pass.next;
+        for &id in spaces.iter().filter(|id| **id >= next.space) {
+            let first = if id == next.space { next.no } else { 0 };
+            let source = match self.env.source(id) {
+                Ok(source) => source,
+                Err(error) => {
+                    self.note_unreadable(work, id, &error);
+                    continue;
+                }
+            };
+            let file = source.file();
             let mut buffer =
                 work.buffer.take().unwrap_or_else(|| AlignedBuf::zeroed(PIECE.max(page_size)));
-            let whole = file.read_at(&mut buffer[..len], u64::from(first) * page_size as u64);
-            for (no, bytes) in (first..).zip(buffer[..len].chunks_exact_mut(page_size)) {
-                let id = PageId::new(id, no);
-                let is_right = whole.is_ok() && self.verify_on_disk(id, bytes).is_ok();
-                if !is_right && let Some(why) = self.damage_of(&*file, id, bytes) {
+            let page_files = self.env.page_files();
+            let piece =
+                page_files::read_piece(file, (id, first), (page_files.page_size, &mut buffer))?;
+            for ((no, read), bytes) in piece.pages.iter().zip(buffer.chunks_exact_mut(page_size)) {
+                let id = PageId::new(id, *no);
+                let is_right = read.is_ok() && self.verify_on_disk(id, bytes).is_ok();
+                if !is_right && let Some(why) = self.damage_of(id, bytes) {
                     self.tell_damage(work, id, &why);
                 }
             }
             work.buffer = Some(buffer);
-            let pages = len / page_size;
-            self.scrub.pages.fetch_add(pages as u64, Ordering::Relaxed);
-            pass.done_bytes += len as u64;
-            pass.next = PageId::new(id, first + pages as u32);
-            return Ok(false);
+            self.scrub.pages.fetch_add(piece.pages.len() as u64, Ordering::Relaxed);
+            pass.done_bytes += piece.bytes + dead_bytes(file, piece.bytes);
+            pass.next = match piece.next {
+                Some(no) => PageId::new(id, no),
+                None => PageId::new(id + 1, 0),
+            };
+            if !piece.pages.is_empty() {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -283,15 +293,18 @@ impl Inner {
     }
 
     /// What is wrong with a page that was wrong at the first look, if that is no passing state.
-    fn damage_of(&self, file: &dyn StorageFile, id: PageId, bytes: &mut [u8]) -> Option<String> {
+    fn damage_of(&self, id: PageId, bytes: &mut [u8]) -> Option<String> {
+        let read = |no: u32, bytes: &mut [u8]| -> Result<(), String> {
+            // Anew each time: a space that was not open may be by now, and its file have changed.
+            let source = self.env.source(id.space).map_err(|error| error.to_string())?;
+            source.file().read(PageId::new(id.space, no), bytes).map_err(|error| error.to_string())
+        };
         let mut why = String::new();
         for _ in 0..LOOKS {
             if self.scrub.signal.is_stopped() || is_dirty(self.env.pool(), id) {
                 return None;
             }
-            let read = file.read_at(bytes, u64::from(id.no) * bytes.len() as u64);
-            let found = read.map_err(|error| error.to_string());
-            match found.and_then(|()| self.verify_on_disk(id, bytes)) {
+            match read(id.no, bytes).and_then(|()| self.verify_on_disk(id, bytes)) {
                 Ok(()) => return None,
                 Err(found) => why = found,
             }
@@ -309,12 +322,21 @@ impl Inner {
             // From the file: the space may not be open, and to open one here could be in the way of
             // a DROP.
             let mut header = AlignedBuf::zeroed(bytes.len());
-            file.read_at(&mut header, 0)?;
+            read(0, &mut header).map_err(Error::Storage)?;
             let is_header = page::verify(&header, PageId::new(id.space, 0)).is_ok();
             Ok(!is_header || id.no < space_header::size_pages(&header))
         };
         // Where the header can't be read, all of its pages are.
         is_in_use().unwrap_or(true).then_some(why)
+    }
+
+    /// A file of a table can't be opened.
+    fn note_unreadable(&self, work: &mut Work, space: u32, error: &Error) {
+        let is_there = self.env.storage().exists(&space_file_name(space)).unwrap_or(true);
+        // A file that is missing is found out by those who use its table.
+        if is_there && self.spaces_to_scrub().contains(&space) {
+            self.tell_damage(work, PageId::new(space, 0), &error.to_string());
+        }
     }
 
     fn tell_damage(&self, work: &mut Work, id: PageId, why: &str) {
@@ -445,4 +467,12 @@ impl super::Db {
         self.check_open()?;
         Ok(self.inner.step_scrub(true)?.has_read)
     }
+}
+/// The part of a file's bytes in which nothing is, for `bytes` bytes of images: so that all parts
+/// together come to the file's length.
+fn dead_bytes(file: &PageFile, bytes: u64) -> u64 {
+    let Some(file) = file.packed() else { return 0 };
+    let usage = file.usage();
+    let dead = usage.file_bytes.saturating_sub(usage.live_bytes);
+    (u128::from(bytes) * u128::from(dead) / u128::from(usage.live_bytes.max(1))) as u64
 }

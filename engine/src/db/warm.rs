@@ -121,6 +121,8 @@ impl Load {
 
 /// A list that is being loaded.
 struct Loading {
+    /// Files that could not be opened.
+    unopened: usize,
     reads: Reads,
     /// None while it waits.
     buffer: Option<AlignedBuf>,
@@ -338,7 +340,11 @@ impl Inner {
                 None => "completed".to_owned(),
             };
             let (loaded, ms) = (loading.loaded, loading.started.elapsed().as_millis());
-            let text = format!("Buffer pool(s) load {how}: {loaded} of {total} pages in {ms} ms");
+            let mut text =
+                format!("Buffer pool(s) load {how}: {loaded} of {total} pages in {ms} ms");
+            if loading.unopened > 0 {
+                text += &format!("; {} files could not be opened", loading.unopened);
+            }
             tracing::info!("{text}");
             self.warm.tell_load(text);
             work.load = Load::Idle;
@@ -388,6 +394,7 @@ impl Inner {
         let spaces: HashSet<u32> = list.pages().map(|id| id.space).collect();
         let mut spaces: Vec<u32> = spaces.into_iter().collect();
         spaces.sort_unstable();
+        let mut unopened = Vec::new();
         for some in spaces.chunks(OPEN_AT_ONCE) {
             if self.warm.signal.is_stopped() {
                 break;
@@ -395,15 +402,20 @@ impl Inner {
             let _no_change = self.definitions.lock();
             let known = self.known_spaces();
             for &space in some.iter().filter(|space| known.contains(space)) {
-                // Without a word: see `step_load`.
-                let _ = self.env.space(space);
+                unopened.extend(self.env.space(space).err());
             }
+        }
+        if let Some(error) = unopened.first() {
+            // A statement that uses the table opens its file again.
+            let files = unopened.len();
+            tracing::warn!(%error, files, "files could not be opened: their hot pages are not loaded");
         }
         let pool = self.env.pool();
         let stats = pool.stats();
         let room = (pool.page_limit() as usize).saturating_sub(stats.pages_data as usize);
         Load::Running(Box::new(Loading {
             reads: Reads::plan(&list, room, self.env.page_size()),
+            unopened: unopened.len(),
             buffer: None,
             started: Instant::now(),
             loaded: 0,

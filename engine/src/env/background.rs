@@ -10,10 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_pool::{Pool, Signal, Steps};
+use tidepool_pool::storage::Storage;
+use tidepool_pool::{Lsn, Pool, Signal, Steps};
 
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
+use crate::newest_runs::NewestRuns;
 use crate::redo::RedoLog;
 use crate::redo::capacity::AutomaticCapacity;
 use crate::redo::checkpoint::{Pace, Pacer};
@@ -29,10 +31,30 @@ const BATCH_PAGES: usize = 128;
 const CHECKPOINT_SHARE: u64 = 64;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Takes checkpoints of the redo log.
+#[derive(Clone)]
+pub(super) struct CheckpointTaker {
+    pub storage: Arc<dyn Storage>,
+    pub pool: Arc<Pool>,
+    pub redo: Arc<RedoLog>,
+    pub newest_runs: Arc<NewestRuns>,
+}
+
+impl CheckpointTaker {
+    /// Takes a checkpoint at the oldest dirty page; at the end of the log, as one of a clean
+    /// shutdown, if that is what it is. What a checkpoint passes is in files whose newest runs are
+    /// noted.
+    pub fn take(&self, clean_shutdown: bool) -> Result<Lsn> {
+        let note = || self.newest_runs.note(&*self.storage, &self.pool);
+        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), note, clean_shutdown)
+    }
+}
+
 /// Writes old pages at the pace that the redo log's age demands, and takes checkpoints.
 pub struct Checkpointer {
     pool: Arc<Pool>,
     redo: Arc<RedoLog>,
+    taker: CheckpointTaker,
     pacer: Pacer,
     since_checkpoint: Duration,
     /// By which the log's capacity follows the pool's memory, if it is to.
@@ -40,10 +62,11 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    pub fn new(pool: Arc<Pool>, redo: Arc<RedoLog>) -> Self {
+    pub fn new(taker: CheckpointTaker) -> Self {
         Self {
-            pool,
-            redo,
+            pool: taker.pool.clone(),
+            redo: taker.redo.clone(),
+            taker,
             pacer: Pacer::default(),
             since_checkpoint: Duration::ZERO,
             automatic_capacity: AutomaticCapacity::default(),
@@ -91,7 +114,7 @@ impl Checkpointer {
 
     fn checkpoint(&mut self) -> Result<()> {
         self.since_checkpoint = Duration::ZERO;
-        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), false)?;
+        self.taker.take(false)?;
         self.redo.prepare_files()
     }
 }

@@ -9,8 +9,8 @@ use tidepool_pool::{PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    LOCK_FILE, SCRUB_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
-    mirror_file_name, space_file_name,
+    LOCK_FILE, NEWEST_RUNS_FILES, SCRUB_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE,
+    UNFINISHED_MARK, mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
@@ -24,6 +24,7 @@ use crate::sort::SORT_DIR;
 fn is_later_file(name: &str) -> bool {
     [DOUBLEWRITE_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE]
         .iter()
+        .chain(&NEWEST_RUNS_FILES)
         .any(|later| name.starts_with(later))
 }
 

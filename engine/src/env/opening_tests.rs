@@ -54,7 +54,7 @@ fn nothing_is_written_after_an_opening_has_failed() {
     let env = Env::open(Arc::new(disk.clone()), &options()).unwrap();
     for (id, pages) in [(FIRST_TABLE_SPACE, PAGES), (FIRST_TABLE_SPACE + 1, 1)] {
         let space = env.create_space(id).unwrap();
-        space.file().set_len(u64::from(pages) * PAGE_SIZE as u64).unwrap();
+        space.grow_to(pages).unwrap();
         for no in 0..pages {
             let mut mtr = Mtr::begin(&env).unwrap();
             let page = mtr.new_page(&space, no).unwrap();

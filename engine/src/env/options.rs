@@ -4,12 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidepool_pool::ReplacementConfig;
 use tidepool_pool::storage::Storage;
+use tidepool_pool::{PageCompression, ReplacementConfig};
 
+use crate::newest_runs::NewestRuns;
 use crate::options::{AcceptLogLoss, ForceRecovery, Options};
+use crate::page_files::PageFiles;
 use crate::recovery;
 use crate::redo;
+use crate::redo::control::Control;
 
 /// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it
 /// each.
@@ -35,6 +38,8 @@ pub struct EnvOptions {
     pub replacement: ReplacementConfig,
     /// Whether pages are written twice, against torn writes.
     pub doublewrite: bool,
+    /// See [`Options::page_compression`].
+    pub page_compression: PageCompression,
     /// Size of the redo log, bytes; 0 = automatic.
     pub redo_capacity_bytes: u64,
     /// Size of each of the two log buffers, bytes.
@@ -54,14 +59,29 @@ pub struct EnvOptions {
 }
 
 impl EnvOptions {
+    /// What the files of this data directory have in common.
+    pub(super) fn page_files(&self, storage: &dyn Storage, control: &Control) -> PageFiles {
+        PageFiles {
+            page_size: control.page_size,
+            instance: control.uuid,
+            // Each opening has another control file.
+            seed: self.uuid.map(|_| control.sequence),
+            read_only: self.read_only,
+            last_resort: self.force_recovery.is_read_only(),
+            newest_runs: Arc::new(NewestRuns::load(storage, control.uuid)),
+        }
+    }
+
     /// What of them recovery needs, for a log of this capacity.
     pub(super) fn recovery<'a>(
         &self,
         storage: &'a Arc<dyn Storage>,
+        page_files: PageFiles,
         redo_capacity_bytes: u64,
     ) -> recovery::Options<'a> {
         recovery::Options {
             storage,
+            page_files,
             read_only: self.read_only,
             force: self.force_recovery,
             accept_log_loss: self.accept_log_loss,
@@ -90,6 +110,7 @@ impl From<&Options> for EnvOptions {
             system_root: options.system_root.clone(),
             replacement: ReplacementConfig::default(),
             doublewrite: options.doublewrite,
+            page_compression: options.page_compression,
             redo_capacity_bytes: options.redo_capacity_bytes,
             redo_buffer_bytes: match options.memory_budget_bytes {
                 0 => REDO_BUFFER_BYTES,

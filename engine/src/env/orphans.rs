@@ -7,9 +7,7 @@
 //! before that happens; and goes on saying so, whatever checkpoints come, until that is over
 //! ([pending spaces](crate::redo)). Only what it names is removed.
 
-use std::sync::Arc;
-
-use tidepool_pool::Space;
+use tidepool_pool::page;
 use tidepool_pool::storage::AlignedBuf;
 
 use super::Env;
@@ -63,7 +61,7 @@ impl Env {
 
     fn try_to_forget(&self, id: u32) -> Result<()> {
         if self.storage.exists(&space_file_name(id))? {
-            self.drop_space(&self.space(id)?)?;
+            self.drop_space(id)?;
         } else {
             // An earlier try may have removed it, and not have made that durable.
             self.storage.sync_dir(TABLES_DIR)?;
@@ -85,15 +83,13 @@ impl Env {
 
     /// Whether a space that no catalog lists is known to be the rest of an unfinished creation or
     /// removal: the log that was replayed says so, or nothing was ever written to it.
-    pub fn is_leftover(&self, space: &Space) -> Result<bool> {
-        if self.unfinished_spaces.contains(&space.id())
-            || space.file().len()? < self.page_size() as u64
-        {
+    pub fn is_leftover(&self, id: u32) -> Result<bool> {
+        if self.unfinished_spaces.contains(&id) {
             return Ok(true);
         }
         let mut page = AlignedBuf::zeroed(self.page_size());
-        space.file().read_at(&mut page, 0)?;
-        Ok(page.iter().all(|&byte| byte == 0))
+        self.space(id)?.read_past_pool(0, &mut page)?;
+        Ok(page::is_zero(&page))
     }
 
     /// Takes a space out of use and keeps its file, under the name that is returned. Nobody may use
@@ -102,10 +98,11 @@ impl Env {
     /// The log has no word about this. A record that deletes the space would have the next recovery
     /// remove the file, if it was put back meanwhile; without one, there must be no change of the
     /// space left in the log that recovery would miss the file for.
-    pub fn set_space_aside(&self, space: &Arc<Space>) -> Result<String> {
-        let id = space.id();
-        // What was recovered belongs to it.
-        self.pool.close_space(space, false)?;
+    pub fn set_space_aside(&self, id: u32) -> Result<String> {
+        // What was recovered belongs to it. A file that can't be opened has got nothing.
+        if let Some(space) = self.pool.space(id) {
+            self.pool.close_space(&space, false)?;
+        }
         self.checkpoint_all()?;
         let orphans_dir = format!("{TABLES_DIR}/{ORPHANS_DIR}");
         self.storage.create_dir(&orphans_dir)?;

@@ -122,11 +122,7 @@ impl Life<'_> {
             keys.insert((space, rng.random_range(0..PAGES)));
         }
         for &(space, no) in &keys {
-            let file = self.spaces[&space].file();
-            let len = (u64::from(no) + 1) * PAGE_SIZE as u64;
-            if file.len()? < len {
-                file.set_len(len)?;
-            }
+            self.spaces[&space].grow_to(no + 1)?;
         }
         let spaces = &self.spaces;
         let mut mtr = Mtr::begin(self.env)?;
@@ -199,7 +195,7 @@ impl Life<'_> {
                 self.made.retain(|key| key.0 != id);
                 // Whether it comes to pass or not, its pages are not looked at again.
                 self.model.forget(|page| page.0 == id);
-                env.drop_space(&space)?;
+                env.drop_space(space.id())?;
             }
             _ => {}
         }
@@ -284,7 +280,7 @@ fn any_crash_leaves_whole_mini_transactions_up_to_some_lsn() {
 fn an_abandoned_change_stops_all_writing() {
     let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.file().set_len(1 << 20).unwrap();
+    space.grow_to((1 << 20) / PAGE_SIZE as u32).unwrap();
     let mut mtr = Mtr::begin(&env).unwrap();
     let page = mtr.new_page(&space, 0).unwrap();
     mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
@@ -332,7 +328,7 @@ fn threads_on_a_tiny_pool_and_a_tiny_log_come_to_an_end() {
     };
     let env = Env::open(Arc::new(storage.clone()), &options).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.file().set_len(u64::from(COUNTERS) * PAGE_SIZE as u64).unwrap();
+    space.grow_to(COUNTERS).unwrap();
     for no in 0..COUNTERS {
         let mut mtr = Mtr::begin(&env).unwrap();
         let page = mtr.new_page(&space, no).unwrap();
@@ -397,7 +393,7 @@ fn what_a_killed_process_left_unsynced_is_synced_before_it_is_trusted() {
         let storage = SimStorage::new(seed);
         let env = Env::open(Arc::new(storage.clone()), &options).unwrap();
         let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-        space.file().set_len(PAGE_SIZE as u64).unwrap();
+        space.grow_to(1).unwrap();
         let change = |fresh: bool, bytes: &[u8]| {
             let mut mtr = Mtr::begin(&env).unwrap();
             let page = if fresh { mtr.new_page(&space, 0) } else { mtr.exclusive(&space, 0) };
@@ -438,7 +434,7 @@ fn a_file_whose_removal_was_killed_does_not_come_back() {
         let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
         env.redo().flush().unwrap();
         storage.kill_at(storage.operation_count() + ahead);
-        let _ = env.drop_space(&space);
+        let _ = env.drop_space(space.id());
         drop((space, env));
         let storage = storage.kill();
         gone += u32::from(!storage.exists(&name).unwrap());
@@ -459,7 +455,7 @@ fn a_file_whose_removal_was_killed_does_not_come_back() {
 fn a_mini_transaction_that_no_failed_log_has_room_for_comes_to_its_end() {
     let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.file().set_len(PAGE_SIZE as u64).unwrap();
+    space.grow_to(1).unwrap();
     let mut mtr = Mtr::begin(&env).unwrap();
     let page = mtr.new_page(&space, 0).unwrap();
     mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
@@ -476,7 +472,7 @@ fn a_mini_transaction_that_no_failed_log_has_room_for_comes_to_its_end() {
 fn mini_transactions_after_a_failure_may_share_a_page() {
     let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.file().set_len(PAGE_SIZE as u64).unwrap();
+    space.grow_to(1).unwrap();
     let mut mtr = Mtr::begin(&env).unwrap();
     let page = mtr.new_page(&space, 0).unwrap();
     mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
@@ -496,7 +492,7 @@ fn checkpoints_of_several_threads_never_move_back() {
     const THREADS: u32 = 4;
     let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.file().set_len(u64::from(THREADS) * PAGE_SIZE as u64).unwrap();
+    space.grow_to(THREADS).unwrap();
     std::thread::scope(|scope| {
         for no in 0..THREADS {
             let (env, space) = (&env, &space);
@@ -528,8 +524,8 @@ fn a_straggler_lets_no_file_grow_in_a_closed_directory() {
     let mut mtr = Mtr::begin(&env).unwrap();
     let free = space.page_count() as usize;
     env.close().unwrap();
-    let before = space.file().len().unwrap();
+    let before = space.file().bytes().unwrap();
     let error = Allocation::reserve(&mut mtr, &space, 0, free).map(drop).unwrap_err();
     assert!(matches!(error, Error::Crashed(_)), "{error}");
-    assert_eq!(space.file().len().unwrap(), before);
+    assert_eq!(space.file().bytes().unwrap(), before);
 }

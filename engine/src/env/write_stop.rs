@@ -9,14 +9,11 @@ use super::Env;
 use crate::error::Result;
 
 impl Env {
-    /// Lets a space's file be at least so long, unless writing has stopped.
-    pub(crate) fn grow_file(&self, space: &Space, bytes: u64) -> Result<()> {
+    /// Makes room for `pages` pages in a space's file, unless writing has stopped.
+    pub(crate) fn grow_file(&self, space: &Space, pages: u32) -> Result<()> {
         let _growing = self.growth.read();
         self.failure.check()?;
-        if space.file().len()? < bytes {
-            space.file().set_len(bytes)?;
-        }
-        Ok(())
+        Ok(space.grow_to(pages)?)
     }
 
     /// Stops all writing for good, and reading too: pages hold half a change. To be called while

@@ -151,7 +151,7 @@ impl SpaceHeader {
 /// Reads a space's header.
 pub fn read(pool: &Pool, space: &Space) -> Result<SpaceHeader> {
     let page = pool.shared(space, 0, Access::Normal)?;
-    SpaceHeader::parse(&page, space.file().name())
+    SpaceHeader::parse(&page, space.name())
 }
 
 /// The size that a space's header tells, in pages.

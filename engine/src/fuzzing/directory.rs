@@ -19,7 +19,9 @@ use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
 use super::front;
 use super::pages::PAGE;
 use super::small_files::stamp;
-use crate::redo::control::Control;
+use crate::files::space_of_file;
+use crate::page_files::{self, PageFiles};
+use crate::redo::control::{CONTROL_FILE, Control};
 use crate::redo::file_header::HEADER_SIZE;
 use crate::redo::frame::{self, Parsed};
 use crate::redo::{BLOCK_SIZE, REDO_DIR};
@@ -143,6 +145,29 @@ pub(super) fn bytes_of(disk: &SimStorage, name: &str) -> Vec<u8> {
     let mut bytes = AlignedBuf::zeroed(file.len().expect("it has one") as usize);
     file.read_at(&mut bytes, 0).expect("it can be read");
     bytes.to_vec()
+}
+
+/// The pages of a file.
+pub(super) fn pages_of(stopped: bool, name: &str) -> Vec<Vec<u8>> {
+    let disk = made(stopped);
+    let space = name.strip_prefix("tables/").and_then(space_of_file);
+    let Some(space) = space else {
+        return bytes_of(&disk, name).chunks_exact(PAGE).map(<[u8]>::to_vec).collect();
+    };
+    let control = disk.open(CONTROL_FILE).map(|file| Control::read(&*file).expect("it is whole"));
+    let (control, _) = control.expect("it is there");
+    let files = PageFiles::to_read(&disk, control.page_size, control.uuid);
+    let file = files.open_to_read(&disk, space).expect("it can be opened");
+    let (mut pages, mut next) = (Vec::new(), Some(0));
+    let mut buf = AlignedBuf::zeroed(64 * PAGE);
+    while let Some(first) = next {
+        let room = (files.page_size, &mut buf[..]);
+        let piece = page_files::read_piece(&file, (space, first), room).expect("it can be read");
+        let count = piece.pages.len();
+        pages.extend(buf.chunks_exact(PAGE).take(count).map(<[u8]>::to_vec));
+        next = piece.next;
+    }
+    pages
 }
 
 /// The names of its files.

@@ -8,7 +8,7 @@ use tidepool_pool::storage::SimStorage;
 use tidepool_pool::trace::{Trace, TraceRequest};
 use tidepool_pool::{PageId, page};
 
-use super::directory::{file_names, whole_file};
+use super::directory::{file_names, pages_of, whole_file};
 use super::pages::PAGE;
 use crate::catalog::{TableRecord, TreeRecord};
 use crate::format::node::Node;
@@ -62,7 +62,7 @@ fn of_pages(seeds: &mut Vec<Seed>) {
             if name.starts_with("doublewrite") {
                 continue;
             }
-            for bytes in whole_file(stopped, name).chunks_exact(PAGE) {
+            for bytes in &pages_of(stopped, name) {
                 if page::is_zero(bytes) {
                     continue;
                 }
@@ -78,7 +78,7 @@ fn of_pages(seeds: &mut Vec<Seed>) {
                     PageType::OVERFLOW => add(seeds, "overflow", bytes.to_vec()),
                     PageType::SPACE_HEADER => add(seeds, "space_header", bytes.to_vec()),
                     PageType::BITMAP => {
-                        add(seeds, "bitmap", [&[0, 0, 255, 15], bytes].concat());
+                        add(seeds, "bitmap", [&[0, 0, 255, 15], &bytes[..]].concat());
                     }
                     PageType::UNDO => add(seeds, "undo_page", bytes.to_vec()),
                     _ => {}
@@ -90,11 +90,11 @@ fn of_pages(seeds: &mut Vec<Seed>) {
 
 /// Every kind of operation, on a leaf of the directory.
 fn of_operations(seeds: &mut Vec<Seed>) {
-    let file = whole_file(true, "tables/00000010.tpd");
-    let is_full = |page: &&[u8]| {
+    let pages = pages_of(true, "tables/00000010.tpd");
+    let is_full = |page: &&Vec<u8>| {
         page_type(page) == PageType::TREE_LEAF && Node::new(page).is_ok_and(|n| n.count() > 4)
     };
-    let Some(leaf) = file.chunks_exact(PAGE).find(is_full) else { return };
+    let Some(leaf) = pages.iter().find(is_full) else { return };
     let node = Node::new(leaf).expect("the engine made it");
     let mut cells = CellList::new();
     cells.push(b"zz", b"1", b"payload");

@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use tidepool_pool::storage::{AlignedBuf, StorageFile};
-use tidepool_pool::{PageId, page};
+use tidepool_pool::storage::AlignedBuf;
+use tidepool_pool::{Access, PageId, Space, page};
 
-use super::{DamagedPage, FileReport, InspectProgress, Inspection, ProgressFn, Report};
+use super::{DamagedPage, FileReport, InspectProgress, Inspection, Opened, ProgressFn, Report};
 use crate::error::{Error, Result};
 use crate::files::{
     ORPHANS_DIR, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name, space_of_file,
 };
 use crate::format::space_header::SpaceHeader;
+use crate::page_files::{self, PageFiles, Source};
 
 /// How many damaged pages of a file are listed; the others are counted.
 pub const DAMAGED_PAGES_MAX: usize = 10_000;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
+
+/// A sentence about a file, which may name it itself.
+fn of_file(name: &str, why: String) -> String {
+    if why.contains(name) { why } else { format!("{name}: {why}") }
+}
 
 /// What a file's pages are held to.
 struct Expected {
@@ -70,11 +76,11 @@ impl Inspection {
         let mut done_bytes = 0;
         for id in spaces {
             let name = space_file_name(id);
-            let mut told = |bytes| {
+            let mut note_bytes = |bytes| {
                 let done_bytes = done_bytes + bytes;
                 progress(InspectProgress { what: &name, done_bytes, total_bytes });
             };
-            let mut file = self.check_file(id, &mut told)?;
+            let mut file = self.check_file(id, &mut note_bytes)?;
             done_bytes += file.bytes;
             let table = tables.iter().find(|(_, record)| record.space == id);
             file.table = table.map(|(name, _)| name.clone());
@@ -99,49 +105,63 @@ impl Inspection {
         Ok(())
     }
 
-    /// Reads a file from its beginning to its end. `told` is called with the bytes read so far.
-    fn check_file(&self, id: u32, told: &mut dyn FnMut(u64)) -> Result<FileReport> {
+    /// Reads a file from its beginning to its end. `note_bytes` is called with the bytes read so far.
+    fn check_file(&self, id: u32, note_bytes: &mut dyn FnMut(u64)) -> Result<FileReport> {
         let name = space_file_name(id);
         let mut report = FileReport { file: name.clone(), space: id, ..FileReport::default() };
         let page_size = self.page_size().bytes();
-        let file = match self.base.open(&name) {
-            Ok(file) => file,
+        let file = match self.files_on_disk().rescue_to_read(&*self.base, id) {
+            Ok((file, wrong)) => {
+                report.problems.extend(wrong.into_iter().map(|why| of_file(&name, why)));
+                file
+            }
             Err(error) => {
                 report.problems.push(error.to_string());
                 return Ok(report);
             }
         };
         let expected = self.check_header(id, &mut report);
-        let len = file.len()?;
-        if !len.is_multiple_of(page_size as u64) {
+        let len = file.bytes()?;
+        if file.in_place().is_some() && !len.is_multiple_of(page_size as u64) {
             report.problems.push(format!(
                 "{name}: its length of {len} bytes is no multiple of the page size, {page_size}: it was truncated"
             ));
         }
-        report.pages = (len / page_size as u64).min(expected.size_pages);
         let mut buf = AlignedBuf::zeroed(PIECE.max(page_size));
-        let mut at = 0;
-        while at + page_size as u64 <= len {
-            let piece = (len - at).min(buf.len() as u64) as usize / page_size * page_size;
-            let whole = file.read_at(&mut buf[..piece], at);
-            let first = at / page_size as u64;
-            for (no, bytes) in (first..).zip(buf[..piece].chunks_exact_mut(page_size)) {
-                let offset = no * page_size as u64;
-                let read = match &whole {
-                    Ok(()) => Ok(()),
-                    // One sector must not hide its neighbours.
-                    Err(_) => file.read_at(bytes, offset).map_err(|error| error.to_string()),
-                };
-                if let Err(why) = read.and_then(|()| self.verify(bytes, PageId::new(id, no as u32)))
-                {
-                    self.note_damage(&mut report, &expected, no, why);
+        let mut next = Some(0);
+        while let Some(first) = next {
+            let piece =
+                page_files::read_piece(&file, (id, first), (self.page_size(), &mut buf[..]))?;
+            for ((no, read), bytes) in piece.pages.into_iter().zip(buf.chunks_exact(page_size)) {
+                if let Err(why) = read.and_then(|()| self.verify(bytes, PageId::new(id, no))) {
+                    self.note_damage(&mut report, &expected, u64::from(no), why);
                 }
+                report.pages += u64::from(u64::from(no) < expected.size_pages);
             }
-            at += piece as u64;
-            report.bytes = at;
-            told(at);
+            report.bytes += piece.bytes;
+            note_bytes(report.bytes);
+            next = piece.next;
         }
+        report.bytes = len;
         Ok(report)
+    }
+
+    /// What the files on the disk have in common, as far as that is known.
+    fn files_on_disk(&self) -> PageFiles {
+        let instance = match (&self.control, &self.db) {
+            (Some(control), _) => control.uuid,
+            (None, Ok(db)) => db.inner.env().instance(),
+            (None, Err(_)) => [0; 16],
+        };
+        PageFiles::to_read(&*self.base, self.page_size(), instance)
+    }
+
+    /// The same of the files as recovery has left them: it knows of newer runs.
+    fn recovered_files(&self) -> PageFiles {
+        match &self.db {
+            Ok(db) => db.inner.env().page_files().clone(),
+            Err(_) => self.files_on_disk(),
+        }
     }
 
     /// What is wrong with a page as it is.
@@ -181,10 +201,56 @@ impl Inspection {
         }
     }
 
+    /// One more than the highest page that a space's file has.
+    pub(super) fn page_count(&self, space: u32) -> Result<u32> {
+        let end = self.opened(space)?.source.file().end(space);
+        end.map_err(|error| Error::corrupt(space_file_name(space), 0, error))
+    }
+
+    /// The file of a space as recovery has left it, rescued if it can't be opened.
+    fn opened(&self, space: u32) -> Result<Arc<Opened>> {
+        if let Some(space) = self.open_space(space) {
+            return Ok(Arc::new(Opened { source: Source::Open(space), wrong: Vec::new() }));
+        }
+        let open = || {
+            let (file, wrong) = self.recovered_files().rescue_to_read(&*self.storage, space)?;
+            Ok(Arc::new(Opened { source: Source::Own(file), wrong }))
+        };
+        self.opened.lock().entry(space).or_insert_with(open).clone()
+    }
+
+    /// The space, if the engine has it open.
+    fn open_space(&self, space: u32) -> Option<Arc<Space>> {
+        self.db.as_ref().ok()?.inner.env().pool().space(space)
+    }
+
+    /// What is wrong with a file that had to be rescued. Empty: it could be opened.
+    pub(super) fn rescue_notes(&self, space: u32) -> Vec<String> {
+        let name = space_file_name(space);
+        let wrong = match self.level.is_read_only() {
+            // The engine has rescued it.
+            true => self.files_on_disk().rescue_to_read(&*self.base, space).map(|(_, wrong)| wrong),
+            false => self.opened(space).map(|opened| opened.wrong.clone()),
+        };
+        wrong.unwrap_or_default().into_iter().map(|why| of_file(&name, why)).collect()
+    }
+
     /// A page as recovery has left it.
     pub(super) fn overlay_page(&self, id: PageId, bytes: &mut [u8]) -> Result<()> {
-        let file: Arc<dyn StorageFile> = self.storage.open(&space_file_name(id.space))?;
-        Ok(file.read_at(bytes, self.page_size().offset_of(id.no))?)
+        if let Ok(db) = &self.db
+            && self.level.is_read_only()
+            && let Some(space) = self.open_space(id.space)
+        {
+            // What recovery has changed may be in no file.
+            let page = db.inner.env().pool().shared(&space, id.no, Access::Normal)?;
+            bytes.copy_from_slice(&page);
+            if !page::is_zero(bytes) {
+                page::stamp_checksum(bytes);
+            }
+            return Ok(());
+        }
+        let read = self.opened(id.space)?.source.file().read(id, bytes);
+        read.map_err(|error| Error::corrupt(space_file_name(id.space), id.no, error))
     }
 
     /// Whether the file is the one that its name says, and how many pages its space has.
@@ -215,6 +281,7 @@ impl Inspection {
         let size_pages = u64::from(header.size_pages);
         let len = self.storage.open(&report.file).and_then(|file| file.len());
         if let Ok(len) = len
+            && !page_files::is_packed(id)
             && len < size_pages * page_size as u64
         {
             report.problems.push(

@@ -37,12 +37,14 @@ mod tables;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use tidepool_pool::storage::{OverlayStorage, Storage};
 use tidepool_pool::{Lsn, PageSize};
 
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::options::{ForceRecovery, Options};
+use crate::page_files::Source;
 use crate::redo::control::{CONTROL_FILE, Control};
 
 pub use files::DAMAGED_PAGES_MAX;
@@ -61,6 +63,13 @@ pub struct InspectProgress<'a> {
 
 /// Gets how far an inspection is, a few times for each MiB.
 pub type ProgressFn<'f> = &'f mut dyn FnMut(InspectProgress<'_>);
+
+/// A file that is read past the engine.
+struct Opened {
+    source: Source,
+    /// Why it can't be opened and what is wrong with it, if it was rescued.
+    wrong: Vec<String>,
+}
 
 /// The levels that do without something at the open. Those below are about what threads do later.
 const LEVELS: [ForceRecovery; 3] =
@@ -82,6 +91,8 @@ pub struct Inspection {
     level: ForceRecovery,
     /// Where it doesn't: what could be read of the attachments, by name and kind.
     attachments: OnceLock<HashMap<(String, u8), Vec<u8>>>,
+    /// Files that the engine has not open.
+    opened: Mutex<HashMap<u32, Result<Arc<Opened>>>>,
 }
 
 impl Inspection {
@@ -158,7 +169,16 @@ impl Inspection {
                 tracing::warn!(%error, "pages that recovery has changed can't be written to the scratch directory");
             }
         }
-        Ok(Inspection { base, storage, control, db, refusal, level, attachments: OnceLock::new() })
+        Ok(Inspection {
+            base,
+            storage,
+            control,
+            db,
+            refusal,
+            level,
+            attachments: OnceLock::new(),
+            opened: Mutex::default(),
+        })
     }
 
     /// The engine, as it is after the recovery, at whichever [`Inspection::level`]; an error if it

@@ -32,10 +32,13 @@ impl Inspection {
                 ));
             }
             let page_size = self.page_size().bytes() as u64;
+            let len = self.base.exists(&file)?.then(|| self.base.open(&file)).transpose()?;
+            let len = len.map_or(Ok(0), |file| file.len())?;
             let mut leaves = 0;
             let mut told = || {
                 leaves += 1;
-                let done_bytes = done_bytes + leaves * page_size;
+                // Pages are longer than their images.
+                let done_bytes = done_bytes + (leaves * page_size).min(len);
                 progress(InspectProgress { what: &name, done_bytes, total_bytes });
             };
             let found = match record.lost_changes {
@@ -44,8 +47,7 @@ impl Inspection {
             };
             table_report.problems.extend(found.err().map(|error| error.to_string()));
             report.tables.push(table_report);
-            let len = self.base.exists(&file)?.then(|| self.base.open(&file)).transpose()?;
-            done_bytes += len.map_or(Ok(0), |file| file.len())?;
+            done_bytes += len;
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ fn forget(env: &Env, space: &Space, head: u32, note_at: u32) -> Result<()> {
     let mut mtr = Mtr::begin(env)?;
     let note = mtr.exclusive(space, 0)?;
     let mut allocation = Allocation::holding(&mut mtr, space, &[head])?;
-    free_head(&mut mtr, &mut allocation, head);
+    free_head(&mut mtr, &mut allocation, space, head);
     mtr.apply(note, &PageOp::Write { offset: note_at, bytes: &0u32.to_le_bytes() });
     mtr.commit();
     Ok(())
@@ -186,7 +186,7 @@ fn a_chain_that_leads_back_into_itself_is_an_error() {
         let error = outcome.expect("it ends").unwrap_err().to_string();
         let expected = match to {
             // What the circle leads to went with an earlier batch.
-            1 if len > FREE_BATCH => "to be freed, but not allocated to anyone",
+            1 if len > FREE_BATCH => "page type 0, not an overflow page",
             _ => "overflow chain in a circle",
         };
         assert!(error.contains(expected), "{len} pages, the last leads to {to}: {error}");

@@ -37,6 +37,7 @@ use crate::format::OpError;
 use crate::format::space_header;
 use crate::mirror;
 use crate::options::AcceptLogLoss;
+use crate::page_files::{OpenError, PageFiles};
 use crate::page_op::{self, PageOp};
 use crate::redo::RedoLog;
 use crate::redo::record::Record;
@@ -68,27 +69,30 @@ struct Batch {
 }
 
 /// What recovery may take, and what it may lose.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
+#[derive(Clone, Copy)]
+pub(crate) struct Limits<'a> {
     /// The memory budget; 0: none.
     pub memory_budget_bytes: u64,
     /// Damage of spaces with an id below this one ends the recovery, of others it costs their
     /// changes.
     pub expendable_from: u32,
+    /// What the files have in common.
+    pub page_files: &'a PageFiles,
 }
 
 /// Applies the log from the checkpoint to the scan's end. Returns the tables' spaces whose file is
 /// missing, though the log holds changes of it.
-pub fn apply(
+pub(crate) fn apply(
     storage: &Arc<dyn Storage>,
     pool: &Pool,
     redo: &RedoLog,
     scan: &Scan,
-    limits: Limits,
+    limits: Limits<'_>,
 ) -> Result<HashSet<u32>> {
-    let Limits { memory_budget_bytes, expendable_from } = limits;
+    let Limits { memory_budget_bytes, expendable_from, page_files } = limits;
     let mut files = Files {
         storage,
+        page_files,
         pool,
         scan,
         expendable_from,
@@ -263,7 +267,7 @@ impl Batch {
             if id.space == UNDO_SPACE && files.is_expendable(id) {
                 tracing::error!(
                     "{}: page {} is corrupt: {nothing}; its changes in the redo log are passed over",
-                    space.file().name(),
+                    space.name(),
                     id.no
                 );
                 files.broken.insert(id, newest);
@@ -285,7 +289,7 @@ impl Batch {
         }
         if seen > files.scan.end {
             return Err(Error::corrupt(
-                space.file().name(),
+                space.name(),
                 id.no,
                 format!(
                     "it was written at LSN {}, but the redo log ends at LSN {}: the log is damaged, or older than the \
@@ -350,6 +354,7 @@ fn sets_whole_page(op: &[u8]) -> bool {
 
 struct Files<'a> {
     storage: &'a Arc<dyn Storage>,
+    page_files: &'a PageFiles,
     pool: &'a Pool,
     scan: &'a Scan,
     spaces: HashMap<u32, Arc<Space>>,
@@ -406,27 +411,26 @@ impl Files<'_> {
             return Ok(Some(space.clone()));
         }
         let name = space_file_name(id);
-        let file = match self.storage.open(&name) {
-            Ok(file) => file,
-            Err(error) if error.is_not_found() && id >= self.expendable_from => {
-                tracing::error!(file = name, "missing, but the redo log holds changes of it");
-                self.missing.insert(id);
-                return Ok(None);
-            }
-            Err(error) if error.is_not_found() => {
+        if !self.storage.exists(&name)? {
+            if id < self.expendable_from {
                 return Err(Error::lost(
                     &*name,
                     "missing, but the redo log holds changes of it; put the file back or restore the data \
                      directory from a backup",
                 ));
             }
-            Err(error) => return Err(error.into()),
+            tracing::error!(file = name, "missing, but the redo log holds changes of it");
+            self.missing.insert(id);
+            return Ok(None);
+        }
+        let space = match self.page_files.open_space(&**self.storage, self.pool, id) {
+            Err(OpenError::Unusable(error)) if id >= self.expendable_from => {
+                tracing::error!(%error, "the table's changes in the redo log are passed over");
+                self.missing.insert(id);
+                return Ok(None);
+            }
+            space => space?,
         };
-        // A process that was killed may have written pages that this one can read, and a power cut
-        // would take; below, such pages count as having seen their changes.
-        file.sync_data()?;
-        let mirror = mirror::open(&**self.storage, self.pool.page_size(), id)?;
-        let space = self.pool.open_mirrored_space(id, file, mirror)?;
         self.spaces.insert(id, space.clone());
         Ok(Some(space))
     }
@@ -469,7 +473,7 @@ impl Files<'_> {
         match read_page(self.pool, &space, id.no) {
             Ok(page) if page.page_lsn() != Lsn::ZERO && page.page_lsn() < passed_over => {
                 let why = "it could not be read for a moment, and lacks changes: check the disk, and start again";
-                Err(Error::corrupt(space.file().name(), id.no, why))
+                Err(Error::corrupt(space.name(), id.no, why))
             }
             _ => Ok(()),
         }
@@ -485,7 +489,7 @@ impl Files<'_> {
         why: impl std::fmt::Display,
     ) -> Result<u64> {
         let error = Error::corrupt(
-            space.file().name(),
+            space.name(),
             no,
             format!(
                 "the redo log's change up to LSN {} cannot be made in it ({why}); restore the file from a backup",
@@ -513,7 +517,9 @@ impl Files<'_> {
     fn grow_to(&self, space: &Space, size_pages: u32) -> Result<()> {
         if size_pages > space.page_count() {
             self.extend(space, size_pages - 1)?;
-            space.file().sync_data()?;
+            if let Some(file) = space.file().in_place() {
+                file.file().sync_data()?;
+            }
         }
         Ok(())
     }
@@ -524,14 +530,15 @@ impl Files<'_> {
             return Ok(());
         }
         let pages = u64::from(no) + 1;
-        let pages = pages.next_multiple_of(EXTEND_PAGES).min(1 << 32);
-        let page_size = self.pool.page_size().bytes() as u64;
-        let file = space.file();
-        if file.len()? < pages * page_size {
-            file.set_len(pages * page_size)?;
+        let pages = pages.next_multiple_of(EXTEND_PAGES).min(u64::from(u32::MAX)) as u32;
+        match space.file().in_place() {
+            Some(_) => Ok(space.grow_to(pages)?),
+            // A page that it does not have is one of zeroes.
+            None => {
+                space.note_page_count(pages);
+                Ok(())
+            }
         }
-        space.note_page_count(pages.min(u64::from(u32::MAX)) as u32);
-        Ok(())
     }
 }
 

@@ -35,6 +35,7 @@ use tidepool_pool::{Lsn, Pool};
 use crate::error::{Error, Result};
 use crate::files::{FIRST_TABLE_SPACE, space_file_name};
 use crate::options::{AcceptLogLoss, ForceRecovery};
+use crate::page_files::PageFiles;
 use crate::redo::{Failure, LogAccess, LogStart, RedoLog, Ring};
 use scan::Scan;
 
@@ -42,6 +43,8 @@ use scan::Scan;
 pub struct Options<'a> {
     /// Where the data files are. (The log may be elsewhere: `force_recovery` 5 has one in memory.)
     pub storage: &'a Arc<dyn Storage>,
+    /// What the files have in common.
+    pub(crate) page_files: PageFiles,
     /// The directory is opened for reading only.
     pub read_only: bool,
     /// What the start does without.
@@ -191,6 +194,7 @@ fn apply_log(
             let limits = apply::Limits {
                 memory_budget_bytes: options.memory_budget_bytes,
                 expendable_from: if is_read_only { 0 } else { FIRST_TABLE_SPACE },
+                page_files: &options.page_files,
             };
             apply::apply(options.storage, pool, redo, found, limits)?
         }

@@ -179,10 +179,12 @@ impl RedoLog {
 
     /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none.
     /// `oldest_dirty` runs while nothing can be appended, so that no page becomes dirty between the
-    /// two looks. Returns the checkpoint's LSN.
+    /// two looks. `settle` makes durable, after that, what must be durable before the checkpoint
+    /// is. Returns the checkpoint's LSN.
     pub(crate) fn checkpoint(
         &self,
         oldest_dirty: impl FnOnce() -> Option<Lsn>,
+        settle: impl FnOnce() -> Result<()>,
         clean_shutdown: bool,
     ) -> Result<Lsn> {
         self.failure.check()?;
@@ -209,6 +211,7 @@ impl RedoLog {
         }
         // Recovery will look for a frame at the checkpoint.
         self.flush_to(lsn)?;
+        settle()?;
         let epoch = self.epoch_at(lsn);
         let mut ring = self.ring.lock();
         ring.note_durable(self.flushed_lsn());

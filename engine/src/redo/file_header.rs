@@ -124,7 +124,7 @@ mod tests {
     fn bytes_are_as_documented() {
         let mut block = vec![0xaa; BLOCK_SIZE];
         header().encode(&mut block);
-        assert_eq!(&block[..16], b"TPREDO\0\0\x03\0\0\0\x03\0\0\0");
+        assert_eq!(&block[..16], b"TPREDO\0\0\x04\0\0\0\x03\0\0\0");
         assert_eq!(&block[16..32], &[7; 16]);
         assert_eq!(&block[32..48], &[0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0]);
         assert!(block[48..508].iter().all(|&b| b == 0));
@@ -153,12 +153,12 @@ mod tests {
             "redo/redo.00000003: the header's checksum is wrong; restore the file from a backup"
         );
         header().encode(&mut block);
-        block[8] = 4;
+        block[8] = 5;
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             FileHeader::decode(&block, "redo/redo.00000003").unwrap_err().to_string(),
-            "redo/redo.00000003: format version 4, but this program reads only version 3: use the \
+            "redo/redo.00000003: format version 5, but this program reads only version 4: use the \
              version of Tidepool that wrote it"
         );
         assert_eq!(

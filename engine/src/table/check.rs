@@ -115,7 +115,7 @@ impl Table {
         chains: Option<&Chains<'_>>,
         progress: &mut dyn FnMut(CheckProgress) -> bool,
     ) -> Result<()> {
-        let (file, tree) = (self.space.file().name(), self.tree(index).tree());
+        let (file, tree) = (self.space.name(), self.tree(index).tree());
         let entries = Cell::new(0);
         let mut pause = || {
             if let Some(chains) = chains {

@@ -91,7 +91,7 @@ impl Table {
     fn take_flag_back(&self) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.space, 0)?;
-        let flags = SpaceHeader::parse(mtr.page(header), self.space.file().name())?.flags;
+        let flags = SpaceHeader::parse(mtr.page(header), self.space.name())?.flags;
         let flags = flags & !ROWS_SETTLED;
         mtr.apply(header, &PageOp::Write { offset: FLAGS_AT as u32, bytes: &flags.to_le_bytes() });
         mtr.commit();
@@ -118,7 +118,7 @@ impl Table {
         }
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.space, 0)?;
-        let flags = SpaceHeader::parse(mtr.page(header), self.space.file().name())?.flags;
+        let flags = SpaceHeader::parse(mtr.page(header), self.space.name())?.flags;
         let (flags, rows) = ((flags | ROWS_SETTLED).to_le_bytes(), self.rows().to_le_bytes());
         mtr.apply(header, &PageOp::Write { offset: ROW_COUNT_AT as u32, bytes: &rows });
         mtr.apply(header, &PageOp::Write { offset: FLAGS_AT as u32, bytes: &flags });

@@ -61,7 +61,7 @@ impl Table {
         let Some(key) = tree.greatest_key()? else { return Ok(None) };
         let id = <[u8; 8]>::try_from(&key[..]).map_err(|_| {
             let why = format!("a key of {} bytes where row ids have 8", key.len());
-            Error::corrupt(self.space.file().name(), tree.root(), why)
+            Error::corrupt(self.space.name(), tree.root(), why)
         })?;
         Ok(Some(u64::from_be_bytes(id)))
     }

@@ -63,7 +63,7 @@ impl Table {
             self.take_estimate(out.indexes[Table::CLUSTERED].entries);
         }
         out.rows = self.rows();
-        out.file_size_bytes = self.space.file().len()?;
+        out.file_size_bytes = self.space.file().bytes()?;
         let used: u64 = out.indexes.iter().map(|index| index.data_size_bytes).sum();
         out.free_size_bytes = out.file_size_bytes.saturating_sub(used);
         Ok(out)

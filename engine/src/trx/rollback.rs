@@ -315,7 +315,7 @@ impl TrxSystem {
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let mut allocation = Allocation::holding(&mut mtr, &space, &[head])?;
         self.note_undone(log, &mut mtr, page, record);
-        overflow::free_head(&mut mtr, &mut allocation, head);
+        overflow::free_head(&mut mtr, &mut allocation, &space, head);
         mtr.commit();
         Ok(())
     }
@@ -577,7 +577,7 @@ impl TrxSystem {
         let page = self.undo.exclusive(&mut mtr, at.page, stream)?;
         let mut allocation = Allocation::holding(&mut mtr, tree.space(), &[head])?;
         set_chain(&mut mtr, page, at, 0);
-        overflow::free_head(&mut mtr, &mut allocation, head);
+        overflow::free_head(&mut mtr, &mut allocation, tree.space(), head);
         mtr.commit();
         Ok(())
     }

@@ -164,13 +164,13 @@ impl TrxSystem {
             // A new one would give transaction ids a second time, and what is unfinished would pass
             // for committed.
             return Err(Error::lost(
-                space.file().name(),
+                space.name(),
                 "there is no undo log in it, though the data directory is not new: put the file back or restore the \
                  data directory from a backup",
             ));
         }
         space_header::read(env.pool(), &space)?.check(
-            space.file().name(),
+            space.name(),
             env.page_size(),
             UNDO_SPACE,
             &env.instance(),
@@ -535,7 +535,7 @@ impl TrxSystem {
         let root = self.env.pool().shared(space, place.root, Access::Normal)?;
         if root.page_lsn() == Lsn::ZERO && self.env.has_registered_space(place.space) {
             let why = "the root of a tree was there, and nothing is now: restore the file from a backup, or drop the table";
-            return Err(Error::corrupt(space.file().name(), place.root, why));
+            return Err(Error::corrupt(space.name(), place.root, why));
         }
         let is_node = matches!(page_type(&root), PageType::TREE_LEAF | PageType::TREE_INNER);
         let is_it = is_node && tree_id(&root) == place.tree;
@@ -545,7 +545,7 @@ impl TrxSystem {
 
 /// Whether the undo space has not got its first pages yet, or has lost them.
 fn is_unmade(env: &Env, space: &Space) -> Result<bool> {
-    if space.file().is_empty()? {
+    if space.file().bytes()? == 0 {
         return Ok(true);
     }
     let page = env.pool().shared(space, 0, Access::Normal)?;

@@ -350,7 +350,7 @@ impl Undo {
 
     /// An error about a page of the undo space.
     pub fn corrupt(&self, page: u32, why: impl std::fmt::Display) -> Error {
-        Error::corrupt(self.space.file().name(), page, why)
+        Error::corrupt(self.space.name(), page, why)
     }
 
     /// Whether the page that an error is about can be read after all.

@@ -82,7 +82,7 @@ impl VersionedTree {
         let next = trx.system.csn.next_id();
         match entry {
             Some(entry) if entry.trx_id >= next => Err(Error::format(
-                self.tree.space().file().name(),
+                self.tree.space().name(),
                 format!(
                     "a row names transaction {}, but from {} on there was none: the file is of a later time than undo.tpd; \
                      restore both from one backup, or drop the table",
@@ -337,5 +337,5 @@ fn check_not_blocked(tree: &VersionedTree, holder: &Owner) -> Result<()> {
     };
     let why =
         format!("a transaction that has changed this row can't be rolled back ({why}): {advice}");
-    Err(Error::format(tree.tree.space().file().name(), why))
+    Err(Error::format(tree.tree.space().name(), why))
 }

@@ -465,7 +465,7 @@ impl VersionedTree {
     fn reference<'a>(&self, flags: u8, value: &'a [u8]) -> Result<OverflowReference<'a>> {
         let reference = OverflowReference::of(flags, value);
         reference.filter(|r| r.head.len() as u64 <= r.total_len).ok_or_else(|| {
-            let file = self.tree.space().file().name().to_string();
+            let file = self.tree.space().name().to_string();
             Error::corrupt(file, self.tree.root(), "an overflow reference cut short")
         })
     }

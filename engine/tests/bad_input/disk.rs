@@ -72,7 +72,7 @@ fn io_error_on_read() {
     let mut get = || trx.read(&table, 0, ReadRequest::new(&key, &mut value));
     assert_eq!(
         get().unwrap_err().to_string(),
-        "cannot read 'tables/00000010.tpd' at offset 32768: Input/output error (os error 5) (the disk failed: look in the kernel log and check the device)"
+        "cannot read 'tables/00000010.tpd' at offset 16384: Input/output error (os error 5) (the disk failed: look in the kernel log and check the device)"
     );
     sim.clear_faults();
     assert!(get().unwrap());

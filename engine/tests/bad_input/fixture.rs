@@ -1,8 +1,6 @@
 //! Directories to do harm to, and what must be left of them.
 
 use crate::copy::copy_of;
-use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidepool::{Db, IndexDef, Options, Result, Table, TableDef, TransactionOptions};
@@ -47,13 +45,6 @@ pub fn directory() -> tempfile::TempDir {
 
 pub fn file_of_a(dir: &Path) -> PathBuf {
     dir.join("tables/00000010.tpd")
-}
-
-pub fn flip(file: &Path, offset: u64) {
-    let file = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, offset).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
 }
 
 /// Table `a` fails with this message (up to a checksum's value), table `b` is whole.

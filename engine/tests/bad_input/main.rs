@@ -6,6 +6,8 @@ mod copy;
 mod directory;
 mod disk;
 mod fixture;
+#[path = "../support/packed.rs"]
+mod packed;
 mod read_only;
 mod redo_log;
 #[path = "../scan/mod.rs"]

@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tidepool::{Db, Options};
 
-use crate::fixture::{PAGE_SIZE, directory, file_of_a, only_a_fails, open_error, options};
+use crate::fixture::{PAGE_SIZE, directory, only_a_fails, open_error, options};
+use crate::packed;
 
 #[test]
 fn page_size_mismatch() {
@@ -19,7 +20,7 @@ fn page_size_mismatch() {
     Db::open(dir.path(), Options { page_size: 0, ..options() }).unwrap();
 }
 
-/// Sets the format version of a table's header page, with a right checksum.
+/// Sets the format version of the header page of a file of the engine's own, with a right checksum.
 fn set_format_version(file: &Path, version: u32) {
     let file = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
     let mut page = vec![0; PAGE_SIZE as usize];
@@ -33,7 +34,9 @@ fn set_format_version(file: &Path, version: u32) {
 #[test]
 fn newer_format_version_of_a_table() {
     let dir = directory();
-    set_format_version(&file_of_a(dir.path()), 9);
+    packed::change_page(&packed::files_in(dir.path()), 16, 0, |page| {
+        page[40..44].copy_from_slice(&9u32.to_le_bytes());
+    });
     only_a_fails(
         dir.path(),
         "tables/00000010.tpd: written in format version 9, this program reads version 3: use the version of Tidepool that wrote it",
@@ -68,6 +71,6 @@ fn newer_format_version_of_the_redo_log() {
     }
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: format version 9, but this program reads only version 3: use the version of Tidepool that wrote it"
+        "redo/control: format version 9, but this program reads only version 4: use the version of Tidepool that wrote it"
     );
 }

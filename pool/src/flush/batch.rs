@@ -1,18 +1,21 @@
-//! One batch of dirty pages on its way to disk: through the redo log's word, the doublewrite file,
-//! and home.
+//! One batch of dirty pages on its way to disk.
 //!
 //! For each page of a batch: latch shared (try only), note it in flight, copy it, unlatch. Then,
 //! with no latch held: make the redo durable up to the newest page LSN of the batch; stamp the
-//! copies' checksums; write them all to the doublewrite file and sync it; write each to its place
-//! (neighbours in a file with one write) and sync those files; only then is a page clean (unless it
-//! was changed meanwhile, which queued it anew).
+//! copies' checksums; write and sync them; only then is a page clean (unless it was changed
+//! meanwhile, which queued it anew).
+//!
+//! How they are written depends on the file. Pages of packed files become images, which are
+//! appended to their files (`packed`). Pages that are overwritten in place go to the doublewrite
+//! file first, which is synced, and then to their places, neighbours with one write.
 //!
 //! One batch at a time: the flusher's mutex covers all of that.
 //!
 //! # When it fails
 //! - The redo log, or the doublewrite file: nothing was written home; all stay dirty.
-//! - A page's home write: it stays dirty and is tried again; its image stays in the doublewrite
-//!   file until that succeeds. The others of the batch are not held up. Once a batch's number of
+//! - A page's home write: it stays dirty and is tried again; its image, if it is one of a file that
+//!   is overwritten in place, stays in the doublewrite file until that succeeds. The others of the
+//!   batch are not held up. Once a batch's number of
 //!   pages has failed, nothing else is written until fewer have: the file has no room for more.
 //! - All that is tried again for ever is in the log now and then only.
 //! - A home file's sync: final. What that file holds is no longer known, a second sync would lie,
@@ -36,7 +39,7 @@ use crate::page::{self, Lsn, PageDefect, PageId, PageSize};
 use crate::pool::Pool;
 use crate::space::Space;
 use crate::step::survive;
-use crate::storage::{AlignedBuf, IoOp};
+use crate::storage::{AlignedBuf, IoOp, StorageOp};
 use crate::sync::Wants;
 
 /// Files synced at the same time.
@@ -100,18 +103,18 @@ impl Flusher {
 }
 
 /// The part of the buffer that holds the image in `slot`; slot 0 is the doublewrite header.
-fn slot_range(page_size: PageSize, slot: usize) -> Range<usize> {
+pub(super) fn slot_range(page_size: PageSize, slot: usize) -> Range<usize> {
     slot * page_size.bytes()..(slot + 1) * page_size.bytes()
 }
 
 /// A page of the batch.
-struct Copied {
+pub(super) struct Copied {
     frame: u32,
-    id: PageId,
+    pub(super) id: PageId,
     /// Which part of the buffer holds it.
-    slot: usize,
+    pub(super) slot: usize,
     lsn: Lsn,
-    space: Arc<Space>,
+    pub(super) space: Arc<Space>,
 }
 
 impl Copied {
@@ -188,9 +191,13 @@ impl Pool {
             Some(full) => full.carried().filter_map(|id| self.resident_frame(id)).collect(),
             None => frames.iter().copied().take(flusher.batch_pages).collect(),
         };
-        // In file order, so that neighbours lie side by side in the buffer. The keys are cached: a
-        // shrink moves pages from frame to frame meanwhile, and a sort whose keys change may panic.
-        chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
+        // In file order, so that neighbours lie side by side in the buffer, and those of packed
+        // files, which do not go through the doublewrite file, last. The keys are cached: a shrink
+        // moves pages from frame to frame meanwhile, and a sort whose keys change may panic.
+        chosen.sort_by_cached_key(|&frame| {
+            let id = self.frames().descriptor(frame).page();
+            (id.is_some_and(|id| self.is_packed(id.space)), id)
+        });
         let room = chosen.len().min(flusher.batch_pages);
         let mut buffer = flusher.take_buffer(room, self.flush_batch_pages());
         let mut batch = Batch { pool: self, pages: Vec::with_capacity(room) };
@@ -209,6 +216,7 @@ impl Pool {
         }
         let result = self.write_batch(flusher, &mut buffer, batch, cause);
         flusher.buffer = Some(buffer);
+        self.keep_up();
         match &result {
             Err(error) => self.note_write_error(error.clone()),
             // Else whoever starves for another reason, be it days later, would be told of this one.
@@ -220,6 +228,16 @@ impl Pool {
         result
     }
 
+    /// Has packed files kept short: by the thread that does so, or here if there is none.
+    fn keep_up(&self) {
+        if self.background.runs() {
+            self.background.wake_upkeep();
+        } else {
+            // Said where it happened; the files are as before.
+            let _ = self.run_upkeep_step();
+        }
+    }
+
     /// Keeps the error for those who starve because of it, and logs it now and then: the cleaner
     /// tries again several times a second, for as long as it takes.
     fn note_write_error(&self, error: Error) {
@@ -227,6 +245,10 @@ impl Pool {
             tracing::error!(%error, unsaid, "writing dirty pages failed; they stay in the pool");
         }
         *self.last_write_error.lock() = Some(error);
+    }
+
+    fn is_packed(&self, space: u32) -> bool {
+        self.space(space).is_some_and(|space| space.packed().is_some())
     }
 
     /// The frame of a page, which may move at any time.
@@ -255,7 +277,7 @@ impl Pool {
             // A page whose header is overwritten must go neither to this place nor to the one that
             // it names.
             let why = PageDefect::Misplaced { found }.to_string();
-            let file = space.file().name().to_owned();
+            let file = space.name().to_owned();
             self.note_write_error(Error::Corrupt { file, page: id, why });
             self.dirty.complete(self.frames(), frame, false);
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
@@ -278,6 +300,44 @@ impl Pool {
         }
         self.prepare_batch(flusher, buffer, pages)?;
 
+        let in_place = pages.partition_point(|page| page.space.packed().is_none());
+        let (in_place, packed) = pages.split_at(in_place);
+        let (mut results, mut failed_sync) = self.write_in_place(flusher, buffer, in_place);
+        for result in self.write_packed(flusher.page_size, buffer, packed) {
+            if let Err(Error::Storage(error)) = &result
+                && error.op == StorageOp::Sync
+            {
+                failed_sync.get_or_insert(Error::Storage(error.clone()));
+            }
+            results.push(result);
+        }
+        batch.complete(|i| results[i].is_ok());
+        let written = results.iter().filter(|result| result.is_ok()).count();
+        let failed = (results.len() - written) as u64;
+        self.counters.write_errors.fetch_add(failed, Ordering::Relaxed);
+        let failure = results.into_iter().find_map(Result::err);
+        self.counters.pages_flushed.fetch_add(written as u64, Ordering::Relaxed);
+        if cause == Cause::Eviction {
+            self.counters.pages_flushed_lru.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        if let Some(error) = failed_sync {
+            tracing::error!(%error, "a data file could not be synced; no page is written any more");
+            if let Some(log) = self.write_ahead.read().clone() {
+                log.storage_failed(&error);
+            }
+            flusher.failed = Some(error);
+        }
+        failure.map_or(Ok(written), Err)
+    }
+
+    /// Writes copies of pages that are overwritten in place, and syncs their files. How that went
+    /// for each, and the error of a sync, if one failed.
+    fn write_in_place(
+        &self,
+        flusher: &mut Flusher,
+        buffer: &AlignedBuf,
+        pages: &[Copied],
+    ) -> (Vec<Result<()>>, Option<Error>) {
         const WRITE: &str = "a write of pages";
         let results = survive(WRITE, || {
             let mut results = self.write_home(flusher.page_size, buffer, pages);
@@ -296,23 +356,9 @@ impl Pool {
                 *result = Err(error.clone());
             }
         }
-        batch.complete(|i| results[i].is_ok());
-        let written = results.iter().filter(|result| result.is_ok()).count();
-        let failed = (results.len() - written) as u64;
-        self.counters.write_errors.fetch_add(failed, Ordering::Relaxed);
-        let failure = results.into_iter().find_map(Result::err);
-        self.counters.pages_flushed.fetch_add(written as u64, Ordering::Relaxed);
-        if cause == Cause::Eviction {
-            self.counters.pages_flushed_lru.fetch_add(written as u64, Ordering::Relaxed);
-        }
-        if let Some(error) = syncs.into_values().find_map(Result::err) {
-            tracing::error!(%error, "a data file could not be synced; no page is written any more");
-            if let Some(log) = self.write_ahead.read().clone() {
-                log.storage_failed(&error);
-            }
-            flusher.failed = Some(error);
-        }
-        failure.map_or(Ok(written), Err)
+        let written = results.iter().filter(|result| result.is_ok()).count() as u64;
+        self.counters.in_place_pages_written.fetch_add(written, Ordering::Relaxed);
+        (results, syncs.into_values().find_map(Result::err))
     }
 
     /// Writes the copies to their places, and says of each how that went.
@@ -349,7 +395,8 @@ impl Pool {
             let (first, last) = (&run[0], &run[run.len() - 1]);
             let bytes =
                 slot_range(page_size, first.slot).start..slot_range(page_size, last.slot).end;
-            IoOp::write(&**first.space.file(), &buffer[bytes], page_size.offset_of(first.id.no))
+            let file = first.space.in_place().expect("its pages lie side by side");
+            file.write_op(first.id.no, &buffer[bytes])
         };
         let mut ops: Vec<IoOp<'_>> = runs.iter().map(write).collect();
         self.storage.run_batch(&mut ops);
@@ -370,10 +417,14 @@ impl Pool {
             page::stamp_checksum(copy);
         }
         let Some(doublewrite) = &mut flusher.doublewrite else { return Ok(()) };
-        let ids: Vec<PageId> = batch.iter().map(|page| page.id).collect();
+        let in_place = batch.iter().take_while(|page| page.space.packed().is_none());
+        let ids: Vec<PageId> = in_place.map(|page| page.id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
         doublewrite.write(&*self.storage, buffer, &ids)?;
         self.counters.doublewrite_writes.fetch_add(1, Ordering::Relaxed);
-        self.counters.doublewrite_pages.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.counters.doublewrite_pages.fetch_add(ids.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -385,7 +436,7 @@ impl Pool {
         const SYNC: &str = "a sync of a data file";
         let sync = |space: &Space| {
             let synced = survive(SYNC, || -> Result<()> {
-                space.file().sync_data()?;
+                space.in_place().map_or(Ok(()), |file| file.file().sync_data())?;
                 Ok(space.mirror().map_or(Ok(()), |mirror| mirror.file().sync_data())?)
             });
             synced.unwrap_or(Err(Error::Panicked(SYNC)))

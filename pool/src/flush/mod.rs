@@ -7,15 +7,18 @@
 //! | all of a space, all of the pool | closing it | [`Pool::flush_space`], [`Pool::flush_all`] |
 //!
 //! What nobody waits for is written at a [pace](crate::pace). How a batch of pages goes to disk,
-//! and what is done when that fails, is in `batch`.
+//! and what is done when that fails, is in `batch` and `packed`.
 //!
 //! Locking: the flusher's mutex is held for one batch; under it, page latches are only tried.
 
 mod batch;
+mod compression;
+mod packed;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use self::batch::Flusher;
+pub use self::compression::PageCompression;
 use crate::error::{Error, Result};
 use crate::page::Lsn;
 use crate::pool::Pool;

@@ -98,8 +98,8 @@ impl Pool {
         let began = Instant::now();
         const READ: &str = "a read of a page";
         let read = || {
-            let read = space.file().read_at(bytes, self.page_size().offset_of(no));
-            let read = read.map_err(Error::from).and_then(|()| self.verify(space, no, bytes));
+            let read = space.read_past_pool(no, bytes);
+            let read = read.and_then(|()| self.verify(space, no, bytes));
             if (read.is_err() || page::is_zero(bytes)) && self.read_mirrored(space, no, bytes) {
                 return Ok(());
             }
@@ -116,6 +116,9 @@ impl Pool {
             false => self.pace.query_waited(took),
         }
         count(&self.counters.reads);
+        if space.in_place().is_some() {
+            count(&self.counters.in_place_pages_read);
+        }
         count_time(&self.counters.reads_us, took);
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
@@ -133,13 +136,12 @@ impl Pool {
             return false;
         }
         bytes.copy_from_slice(&copy);
-        let (file, mirror) = (space.file().name(), mirror.file().name());
+        let (file, mirror) = (space.name(), mirror.file().name());
         tracing::error!(
             "{file}: page {no} is broken, and was read from its copy in {mirror}; check the disk"
         );
         // If that fails, the next read finds the copy again.
-        let offset = self.page_size().offset_of(no);
-        if let Err(error) = space.file().write_at(&copy, offset) {
+        if let Some(Err(error)) = space.in_place().map(|file| file.write_op(no, &copy).alone()) {
             tracing::warn!(%error, "the page could not be written home");
         }
         true
@@ -167,7 +169,7 @@ impl Pool {
     /// Checks a page as it came from its file.
     pub(crate) fn verify(&self, space: &Space, no: u32, bytes: &[u8]) -> Result<()> {
         let id = PageId::new(space.id(), no);
-        let corrupt = |why| Error::Corrupt { file: space.file().name().to_owned(), page: id, why };
+        let corrupt = |why| Error::Corrupt { file: space.name().to_owned(), page: id, why };
         page::verify(bytes, id).map_err(|defect| corrupt(defect.to_string()))?;
         (self.check_page)(bytes).map_err(|why| corrupt(why.to_owned()))?;
         let lsn = page::page_lsn(bytes);

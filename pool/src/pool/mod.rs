@@ -31,7 +31,7 @@ pub(crate) use evict::{NEAR_DEPTH, reserve_of};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -39,7 +39,7 @@ use crate::advisor::Advisor;
 use crate::background::Background;
 use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
-use crate::flush::Flusher;
+use crate::flush::{Flusher, PageCompression};
 use crate::frames::Frames;
 use crate::mapping::Accounting;
 use crate::pace::Pace;
@@ -52,6 +52,7 @@ use crate::stats::{Counters, PoolStats};
 use crate::storage::Storage;
 use crate::tap::{self, Taps};
 use crate::trace::Recorder;
+use crate::upkeep::Upkeep;
 use tidepool_store::LogThrottle;
 
 pub(crate) use evict::Eviction;
@@ -74,6 +75,8 @@ pub struct PoolConfig {
     /// Write pages to the doublewrite file first. Without it, a power cut may leave a page torn
     /// for good, unless the device writes pages atomically.
     pub doublewrite: bool,
+    /// How pages of packed files are compressed.
+    pub page_compression: PageCompression,
     /// Pages written in one batch; fewer while the pool has not eight times as many.
     pub flush_batch_pages: usize,
     /// Ask the kernel for huge pages.
@@ -98,6 +101,7 @@ impl Default for PoolConfig {
             max_size_bytes: 0,
             replacement: ReplacementConfig::default(),
             doublewrite: true,
+            page_compression: PageCompression::default(),
             flush_batch_pages: 128,
             huge_pages: true,
             memory_locked: false,
@@ -179,6 +183,9 @@ pub struct Pool {
     flush_batch_pages_max: usize,
     check_page: CheckPage,
     pub(crate) resize: Resize,
+    /// A [`PageCompression`].
+    pub(crate) compression: AtomicU8,
+    pub(crate) upkeep: Upkeep,
 }
 
 impl Pool {
@@ -230,6 +237,8 @@ impl Pool {
             flush_batch_pages_max: config.flush_batch_pages,
             check_page: config.check_page,
             resize: Resize::default(),
+            compression: AtomicU8::new(config.page_compression as u8),
+            upkeep: Upkeep::default(),
         });
         if config.background {
             Background::start(&pool)?;
@@ -350,6 +359,8 @@ impl Pool {
             write_requests: counters.write_requests.sum(),
             pages_flushed: get(&counters.pages_flushed),
             pages_flushed_lru: get(&counters.pages_flushed_lru),
+            in_place_pages_read: get(&counters.in_place_pages_read),
+            in_place_pages_written: get(&counters.in_place_pages_written),
             doublewrite_pages: get(&counters.doublewrite_pages),
             doublewrite_writes: get(&counters.doublewrite_writes),
             pages_evicted: get(&counters.pages_evicted),

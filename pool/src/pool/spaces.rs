@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use tidepool_store::packed::PackedFile;
+use tidepool_store::{InPlaceFile, PageFile};
+
 use crate::error::{Error, Result};
 use crate::mirror::Mirror;
 use crate::pool::Pool;
@@ -10,7 +13,7 @@ use crate::space::Space;
 use crate::storage::StorageFile;
 
 impl Pool {
-    /// Makes the pages of `file` available as the tablespace `id`.
+    /// Makes the pages of `file`, which lie side by side, available as the tablespace `id`.
     pub fn open_space(&self, id: u32, file: Arc<dyn StorageFile>) -> Result<Arc<Space>> {
         self.open_mirrored_space(id, file, None)
     }
@@ -22,8 +25,17 @@ impl Pool {
         file: Arc<dyn StorageFile>,
         mirror: Option<Mirror>,
     ) -> Result<Arc<Space>> {
-        let accounting = self.frames.accounting();
-        let space = Arc::new(Space::new(id, file, mirror, self.page_size(), accounting)?);
+        let file = InPlaceFile::new(file, self.page_size());
+        self.open_space_in(id, PageFile::InPlace(file), mirror)
+    }
+
+    /// Makes the pages of a packed file available as the tablespace `id`.
+    pub fn open_packed_space(&self, id: u32, file: PackedFile) -> Result<Arc<Space>> {
+        self.open_space_in(id, PageFile::Packed(Box::new(file)), None)
+    }
+
+    fn open_space_in(&self, id: u32, file: PageFile, mirror: Option<Mirror>) -> Result<Arc<Space>> {
+        let space = Arc::new(Space::new(id, file, mirror, self.frames.accounting())?);
         let mut spaces = self.spaces.write();
         if spaces.contains_key(&id) {
             return Err(Error::Space { space: id, state: "is already open" });
@@ -63,6 +75,7 @@ impl Pool {
             doublewrite.forget_space(space.id());
         }
         drop(flusher);
+        self.end_upkeep(space);
         // Pairs with the fence in `load`: either we see the loader's word, or it sees the mark.
         fence(Ordering::SeqCst);
         let mut kept_dirty = 0;

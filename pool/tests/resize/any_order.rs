@@ -117,10 +117,11 @@ proptest! {
         prop_assert_eq!(it.pool.stats().pages_dirty, 0);
         // What is on disk is what was last written, too.
         it.pool.close_space(&it.space, false).unwrap();
-        let space = it.pool.open_space(17, it.space.file().clone()).unwrap();
+        let file = it.space.file().in_place().unwrap().file().clone();
+        let space = it.pool.open_space(17, file).unwrap();
         for (no, change) in changes {
             let mut bytes = vec![0; SIZE];
-            let file = space.file();
+            let file = space.file().in_place().unwrap().file();
             let mut aligned = AlignedBuf::zeroed(SIZE);
             file.read_at(&mut aligned, no as u64 * SIZE as u64).unwrap();
             bytes.copy_from_slice(&aligned);

@@ -8,6 +8,8 @@
 //! A root whose write failed may be on the disk all the same, or may come there. So what it leads
 //! to stays as well, until a later root is durable: the next attempt goes on behind it.
 
+use std::sync::atomic::Ordering;
+
 use super::entry::{Entry, Object};
 use super::error::Result;
 use super::file::{META_CODEC, PackedFile, Writer};
@@ -181,6 +183,7 @@ impl PackedFile {
         let block = root.encode();
         slot[..BLOCK].copy_from_slice(&block);
         slot[BLOCK..].copy_from_slice(&block);
+        self.traffic.written.fetch_add(slot.len() as u64, Ordering::Relaxed);
         self.file.write_at(&slot, Root::slot_offset(root.number))?;
         self.sync(writer)
     }

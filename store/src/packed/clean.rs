@@ -3,6 +3,8 @@
 //! The runs of the segment name their images; the map says which are in use. Nodes of the map are
 //! marked as dirty instead of moved: the next checkpoint writes them elsewhere.
 
+use std::sync::atomic::Ordering;
+
 use super::entry::{Entry, Identity, Object};
 use super::error::{Error, Result};
 use super::file::{PackedFile, Writer};
@@ -57,6 +59,7 @@ impl PackedFile {
         }
         let mut bytes = AlignedBuf::zeroed(self.geometry.bytes_of(segment) as usize);
         let start = self.geometry.offset_of(segment);
+        self.traffic.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.file.read_at(&mut bytes, start)?;
         let (stream, named) = self.named(&bytes);
         let is_here = |entry: &Entry| self.geometry.segment_of(entry) == Some(segment);

@@ -1,6 +1,7 @@
 //! [`PackedFile`]: the file of a space, and what it says of itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -52,6 +53,14 @@ pub struct PackedFile {
     pub(super) map: RwLock<Map>,
     /// A leaf in the locking order.
     pub(super) totals: Mutex<Totals>,
+    pub(super) traffic: Traffic,
+}
+
+/// Bytes that were asked of the disk since the opening.
+#[derive(Default)]
+pub(super) struct Traffic {
+    pub read: AtomicU64,
+    pub written: AtomicU64,
 }
 
 /// What writing needs.
@@ -119,12 +128,21 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// The newest durable run.
     pub sequence: u64,
+    /// Bytes read from the file since it was opened, except by the opening.
+    pub read_bytes: u64,
+    /// Bytes written to it since it was opened.
+    pub written_bytes: u64,
 }
 
 impl PackedFile {
     /// The file's name.
     pub fn name(&self) -> &str {
         self.file.name()
+    }
+
+    /// What the file was opened for.
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     /// Where the image of page `no` of `space` is.
@@ -182,7 +200,13 @@ impl PackedFile {
     pub fn usage(&self) -> Usage {
         let map = self.map.read().memory_bytes() as u64;
         let usage = self.totals.lock().usage;
-        Usage { memory_bytes: map + usage.memory_bytes, ..usage }
+        let count = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        Usage {
+            memory_bytes: map + usage.memory_bytes,
+            read_bytes: count(&self.traffic.read),
+            written_bytes: count(&self.traffic.written),
+            ..usage
+        }
     }
 
     /// The segment that is worth most to empty. Waits for no batch.
@@ -208,6 +232,7 @@ impl PackedFile {
             live_bytes: segments.live_units_total() * UNIT as u64,
             memory_bytes: segments.memory_bytes(),
             sequence: writer.chain.synced,
+            ..Usage::default()
         };
         totals.victim = segments.victim(tails, writer.chain.sequence);
         totals.wants_checkpoint = is_due(writer, map);
@@ -245,10 +270,14 @@ impl PackedFile {
     }
 
     pub(super) fn spoilt(&self, entry: &Entry) -> String {
+        let (len, offset) = (entry.len, entry.offset());
+        if self.file.len().is_ok_and(|end| end < offset + u64::from(len)) {
+            return format!(
+                "the file ends before the {len} bytes at offset {offset}: it was cut short"
+            );
+        }
         format!(
-            "the {} bytes at offset {} are not those that run {} wrote there",
-            entry.len,
-            entry.offset(),
+            "the {len} bytes at offset {offset} are not those that run {} wrote there",
             entry.run
         )
     }

@@ -71,3 +71,6 @@ pub use run::Stream;
 pub use victims::Victim;
 pub use write::{Image, Prepared};
 pub use write_all::{Threads, write_all};
+
+/// Pages whose places one node of the map has: they are lost together, if it is.
+pub const MAP_PAGES: u32 = map::FANOUT as u32;

@@ -16,6 +16,8 @@
 //! A chain that ends before a run that was durable is damage, and the open fails: see
 //! [`PackedFile::open`].
 
+mod rescue;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::entry::{Entry, Object};
 use super::error::{Error, Result};
-use super::file::{Access, Chain, PackedFile, Settings, Totals, Writer};
+use super::file::{Access, Chain, PackedFile, Settings, Totals, Traffic, Writer};
 use super::geometry::{BLOCK, Geometry, ROOT_BLOCKS};
 use super::map::Map;
 use super::root::{Root, Slot, Tail, VERSION};
@@ -67,6 +69,14 @@ impl PackedFile {
         Ok(packed)
     }
 
+    /// Whether a file has no more than a crash in the middle of [`PackedFile::create`] leaves: it
+    /// is no longer than its roots, and none of these is whole.
+    pub fn is_unmade(file: &dyn StorageFile) -> Result<bool> {
+        let len = file.len()?;
+        let roots = ROOT_BLOCKS * BLOCK as u64;
+        Ok(len < roots || len == roots && newest_root(file).is_err())
+    }
+
     /// Opens a packed file, as its newest durable run left it. Writes nothing; for
     /// [`Access::ReadWrite`] it syncs the file first, since a process that was killed may have left
     /// bytes that a power cut can still take.
@@ -92,7 +102,7 @@ impl PackedFile {
         check(&root, &settings, file.name())?;
         let mut packed = PackedFile::with_root(file, (settings, access), &root);
         packed.load_tables(&root)?;
-        let links = packed.follow_chain()?;
+        let links = packed.follow_chain(known)?;
         packed.apply(links)?;
         packed.note_totals(&packed.writer.lock());
         let newest = packed.writer.get_mut().chain.sequence;
@@ -135,6 +145,7 @@ impl PackedFile {
             writer: Mutex::new(writer),
             map: RwLock::new(Map::default()),
             totals: Mutex::new(Totals::default()),
+            traffic: Traffic::default(),
         }
     }
 
@@ -194,7 +205,7 @@ impl PackedFile {
     }
 
     /// The runs since the root that count.
-    fn follow_chain(&self) -> Result<Vec<Link>> {
+    fn follow_chain(&self, known: u64) -> Result<Vec<Link>> {
         let mut writer = self.writer.lock();
         let (mut chain, mut links) = (writer.chain.clone(), Vec::new());
         let mut is_void_behind = false;
@@ -206,7 +217,7 @@ impl PackedFile {
             follow(&mut chain, &link);
             links.push(link);
         }
-        let durable = links.iter().map(|link| link.header.synced).max().unwrap_or(0);
+        let durable = links.iter().map(|link| link.header.synced).max().unwrap_or(0).max(known);
         let unsure = links.iter().position(|link| link.header.sequence > durable);
         for at in unsure.unwrap_or(links.len())..links.len() {
             if !self.is_whole(&links[at])? {
@@ -390,7 +401,11 @@ fn follow(chain: &mut Chain, link: &Link) {
 fn newest_root(file: &dyn StorageFile) -> Result<Root> {
     let damaged = |why: String| Error::File { file: file.name().into(), why };
     if file.len()? < ROOT_BLOCKS * BLOCK as u64 {
-        return Err(damaged(format!("it ends in its first {ROOT_BLOCKS} blocks; {RESTORE}")));
+        return Err(damaged(format!(
+            "it is empty or cut short: it has {} bytes, and its roots take {}; {RESTORE}",
+            file.len()?,
+            ROOT_BLOCKS * BLOCK as u64
+        )));
     }
     let mut blocks = AlignedBuf::zeroed(ROOT_BLOCKS as usize * BLOCK);
     file.read_at(&mut blocks, 0)?;
@@ -418,13 +433,15 @@ fn newest_root(file: &dyn StorageFile) -> Result<Root> {
 
 fn check(root: &Root, settings: &Settings, file: &str) -> Result<()> {
     let why = if root.instance != settings.instance {
-        "it belongs to another data directory".to_string()
+        "it belongs to another data directory: put this directory's own file there, or drop the \
+         table"
+            .to_string()
     } else if root.space != settings.space {
         let (is, wanted) = (root.space, settings.space);
-        format!("it is of space {is}, expected {wanted}: the file was renamed or copied")
+        format!("it is of space {is}, expected {wanted}: the file was renamed or copied; {RESTORE}")
     } else if root.page_size != settings.page_size {
         let (has, wanted) = (root.page_size.bytes(), settings.page_size.bytes());
-        format!("it has pages of {has} bytes, the data directory has {wanted}")
+        format!("it has pages of {has} bytes, the data directory has {wanted}; {RESTORE}")
     } else if !has_sound_tails(root) {
         format!("its root says that streams go on where none can; {RESTORE}")
     } else {

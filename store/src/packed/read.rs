@@ -1,13 +1,14 @@
 //! Reading pages and images: one by one, or many through windows of the file.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 
 use super::entry::{Entry, IMAGE_MAX, Identity, Object};
 use super::error::Result;
 use super::file::{Found, PackedFile};
 use super::geometry::BLOCK;
 use super::write::Image;
-use crate::storage::{AlignedBuf, StorageFile};
+use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
 /// Longest run of blocks that one image lies in: it may begin anywhere in the first.
 const BLOCKS_OF_IMAGE: usize = IMAGE_MAX + BLOCK;
@@ -134,6 +135,7 @@ impl PackedFile {
         let mut buffer = AlignedBuf::zeroed(longest);
         for window in &windows {
             let bytes = &mut buffer[..window.len];
+            self.traffic.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             let is_read = match self.file.read_at(bytes, window.offset) {
                 Ok(()) => true,
                 Err(error) if error.is_unexpected_eof() => false,
@@ -185,6 +187,13 @@ impl PackedFile {
         Ok((windows, absent))
     }
 
+    /// The read of a window into `bytes`, which has its length, for
+    /// [`Storage::run_batch`](crate::storage::Storage::run_batch).
+    pub fn read_op<'a>(&'a self, window: &Window, bytes: &'a mut [u8]) -> IoOp<'a> {
+        self.traffic.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        IoOp::read(&*self.file, bytes, window.offset)
+    }
+
     /// The file, for reading windows of it with
     /// [`Storage::run_batch`](crate::storage::Storage::run_batch).
     pub fn io_file(&self) -> &dyn StorageFile {
@@ -234,6 +243,7 @@ impl PackedFile {
         let (offset, len) = entry.window();
         BLOCKS.with_borrow_mut(|blocks| {
             let blocks = &mut blocks[..len];
+            self.traffic.read.fetch_add(blocks.len() as u64, Ordering::Relaxed);
             match self.file.read_at(blocks, offset) {
                 Ok(()) => {}
                 // The file was cut while the image moved, or it is damaged: the caller finds out.

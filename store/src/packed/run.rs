@@ -114,6 +114,11 @@ pub fn header_bytes(entries: usize) -> usize {
 /// What a run says of an object: where its image is, or that it has none any more.
 pub type Change = (Object, Option<Entry>);
 
+/// Whether a run seems to begin here.
+pub fn has_magic(block: &[u8]) -> bool {
+    block[..4] == MAGIC.to_le_bytes()
+}
+
 impl RunHeader {
     /// Writes the header and the entries to the start of `run`; returns its checksum.
     pub fn encode(&self, changes: &[Change], run: &mut [u8]) -> u32 {
@@ -152,7 +157,7 @@ impl RunHeader {
     pub fn peek(block: &[u8]) -> Option<usize> {
         let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("4 bytes"));
         let entries = word(ENTRIES_AT) as usize;
-        (word(0) == MAGIC && entries <= ENTRIES_MAX).then(|| header_bytes(entries))
+        (has_magic(block) && entries <= ENTRIES_MAX).then(|| header_bytes(entries))
     }
 
     /// Reads the header and the entries at the start of `run`, and the header's checksum. `None`

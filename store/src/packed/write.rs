@@ -1,5 +1,7 @@
 //! Writing batches: runs are drafted, written, synced, and then the map leads to them.
 
+use std::sync::atomic::Ordering;
+
 use parking_lot::MutexGuard;
 
 use super::codec::Codec;
@@ -217,7 +219,11 @@ impl<'a> Appender<'a> {
     /// The writes that make it so.
     pub fn ops(&self) -> impl Iterator<Item = IoOp<'_>> {
         let file = &*self.file.file;
-        self.drafts.iter().map(move |draft| IoOp::write(file, &draft.bytes, draft.offset))
+        let written = &self.file.traffic.written;
+        self.drafts.iter().map(move |draft| {
+            written.fetch_add(draft.bytes.len() as u64, Ordering::Relaxed);
+            IoOp::write(file, &draft.bytes, draft.offset)
+        })
     }
 
     /// Writes and syncs the runs.

@@ -205,6 +205,12 @@ impl<'a> IoOp<'a> {
         Self { file, offset, buf: IoBuf::Write(bytes), result: Ok(()) }
     }
 
+    /// Runs this operation alone, and gives its outcome.
+    pub fn alone(mut self) -> Result<()> {
+        self.run();
+        self.result
+    }
+
     /// Runs this operation alone, in the calling thread.
     pub fn run(&mut self) {
         self.result = match &mut self.buf {

@@ -95,9 +95,9 @@ impl FileKind {
         }
     }
 
-    /// Whether it consists of numbered pages.
+    /// Whether it consists of numbered pages, side by side. A table's file is packed.
     pub fn has_pages(self) -> bool {
-        matches!(self, FileKind::Table | FileKind::System | FileKind::Undo)
+        matches!(self, FileKind::System | FileKind::Undo)
     }
 }
 

@@ -123,7 +123,7 @@ fn steps_are_whole_chunks_of_every_instance_and_end_at_a_gib() {
     // With several instances MySQL refuses to be smaller than a GiB, so that is not tried.
     let mut govern = run(&["--max=200M", "--min=16M"]);
     govern.line("--max 200 MiB is less than this server can be set to while it runs: 1 GiB");
-    govern.line("step 1.2 GiB ->");
+    govern.line("step 1280 MiB ->");
     until(1024 * MIB, &govern);
     govern.signal(Signal::TERM);
     govern.line("stopped; pool size left at 1 GiB");

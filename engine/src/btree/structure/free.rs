@@ -84,8 +84,8 @@ impl Tree {
         let page = mtr.adopt(node.guard);
         for &no in numbers.iter().rev() {
             drop_last_child(&mut mtr, page);
-            // Nobody is on the leaf: it need not be touched.
-            allocation.free(&mut mtr, no);
+            // No cursor is on the leaf.
+            allocation.free_emptied(&mut mtr, &self.space, no);
         }
         mtr.commit();
         Ok((numbers.len() as u64, false))

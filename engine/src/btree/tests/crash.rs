@@ -78,7 +78,7 @@ fn live(
         Tree::open(&env, &env.space(SPACE_ID)?, ROOT, TREE_ID)
     } else {
         if let Ok(space) = env.space(SPACE_ID) {
-            env.drop_space(&space)?;
+            env.drop_space(space.id())?;
         }
         let tree = new_tree(&env, &env.create_space(SPACE_ID)?)?;
         assert_eq!(tree.root(), ROOT);

@@ -91,6 +91,9 @@ pub struct Salvaged {
     pub unsure_entries: u64,
     /// Leaves that were found without their parents.
     pub rescued_leaves: u64,
+    /// The file can't be opened: its pages were found by what is left of it. Rows may be missing,
+    /// or older than they should be, as the notes say.
+    pub is_rescued: bool,
     /// What else matters.
     pub notes: Vec<String>,
 }
@@ -98,7 +101,10 @@ pub struct Salvaged {
 impl Salvaged {
     /// Whether all was read.
     pub fn is_whole(&self) -> bool {
-        self.gaps.is_empty() && self.lost_entries == 0 && self.unsure_entries == 0
+        self.gaps.is_empty()
+            && self.lost_entries == 0
+            && self.unsure_entries == 0
+            && !self.is_rescued
     }
 }
 

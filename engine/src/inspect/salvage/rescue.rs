@@ -7,7 +7,6 @@ use tidepool_pool::{Lsn, PageId, PageType, page};
 
 use super::walk::{Range, Walk};
 use crate::error::Result;
-use crate::files::space_file_name;
 use crate::space::{self, PageSet};
 
 /// A subtree whose root can't be read.
@@ -97,10 +96,8 @@ fn overlaps(taken: &std::collections::BTreeMap<Vec<u8>, Found>, range: &Range) -
 /// Reads all of the file, and finds the leaves of the tree whose keys are hidden.
 fn search(walk: &mut Walk<'_>, hidden: &[Hidden]) -> Result<Vec<Found>> {
     let page_size = walk.inspection.page_size().bytes();
-    let file = space_file_name(walk.space);
-    let len = walk.inspection.storage.open(&file).and_then(|file| file.len());
-    let pages = match len {
-        Ok(len) => u32::try_from(len / page_size as u64).unwrap_or(u32::MAX),
+    let pages = match walk.inspection.page_count(walk.space) {
+        Ok(pages) => pages,
         Err(error) => {
             walk.found.notes.push(error.to_string());
             return Ok(Vec::new());

@@ -38,6 +38,8 @@ pub(super) fn salvage(
         told: &mut told,
         value: Vec::new(),
     };
+    walk.found.notes = inspection.rescue_notes(table.space);
+    walk.found.is_rescued = !walk.found.notes.is_empty();
     match table.clustered {
         Some((_, root)) => walk.subtree(root, None, &Range::whole())?,
         None => walk.hidden.push(Hidden {

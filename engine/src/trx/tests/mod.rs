@@ -150,7 +150,7 @@ impl Engine {
     /// a page in use, or is as short as they come.
     pub fn check_undo_file(&self) {
         let undo = self.system.undo.space();
-        let len = undo.file().len().unwrap();
+        let len = undo.file().bytes().unwrap();
         let size = space_header::read(self.env.pool(), undo).unwrap().size_pages;
         assert_eq!(len, u64::from(size) * self.env.page_size() as u64);
         let last = space::allocated_pages(&self.env, undo).unwrap().pop();

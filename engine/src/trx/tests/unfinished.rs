@@ -3,7 +3,10 @@
 use std::cell::Cell;
 
 use super::*;
+use crate::files::FIRST_TABLE_SPACE;
 use crate::page_op::PageOp;
+use crate::test_storage::spoil;
+use tidepool_pool::PageId;
 
 #[test]
 fn prepared_transactions_survive_a_crash_and_a_session() {
@@ -279,7 +282,7 @@ fn a_broken_leaf_does_not_stop_what_is_done_next_to_it() {
     engine.settle().unwrap();
     engine.env.close().unwrap();
     let storage = storage.kill();
-    storage.corrupt("tables/00000010.tpd", u64::from(broken) * 4096 + 1000, 1);
+    spoil(&storage, PageId::new(FIRST_TABLE_SPACE, broken));
 
     let engine = Engine::open(&storage, &options()).unwrap();
     let (tree, key) = (&engine.trees[0], &leaves[3][1]);

@@ -21,7 +21,7 @@ pub use self::cost::Cost;
 use self::node::{Body, Child, EMPTY, Node};
 use super::entry::{ENTRY_BYTES, Entry, LEVELS_MAX, Object};
 
-/// Entries of a node at most.
+/// Entries of a node at most: the pages of a leaf.
 pub const FANOUT: usize = 1024;
 const FANOUT_BITS: u32 = FANOUT.trailing_zeros();
 /// Space, height, entry of the root.

@@ -166,11 +166,11 @@ fn a_file_of_something_else_is_refused() {
         };
     let ours = settings(1);
     let error = open(Settings { space: 8, ..ours });
-    assert_eq!(error, "t: it is of space 7, expected 8: the file was renamed or copied");
+    assert!(error.starts_with("t: it is of space 7, expected 8: the file was renamed"), "{error}");
     let error = open(Settings { instance: [6; 16], ..ours });
-    assert_eq!(error, "t: it belongs to another data directory");
+    assert!(error.starts_with("t: it belongs to another data directory: put"), "{error}");
     let error = open(Settings { page_size: crate::page::PageSize::DEFAULT, ..ours });
-    assert_eq!(error, "t: it has pages of 4096 bytes, the data directory has 16384");
+    assert!(error.starts_with("t: it has pages of 4096 bytes, the data directory has 16384"));
 }
 
 /// An older copy of the whole file is whole in itself: only what the caller knows of it tells.

@@ -7,5 +7,6 @@ mod damage;
 mod faults;
 mod impossible;
 mod model;
+mod rescue;
 mod room;
 mod threads;

@@ -1,0 +1,93 @@
+//! Pages of packed files: a batch becomes images, and each file gets those of its pages as one run.
+//!
+//! Compressing needs no latch and no file; it comes before any file's writer is held.
+
+use tidepool_store::packed::{self, Image, PackedFile, Prepared, Stream, Threads};
+
+use super::batch::{Copied, slot_range};
+use crate::error::{Error, Result};
+use crate::page::PageSize;
+use crate::pool::Pool;
+use crate::step::survive;
+
+impl Pool {
+    /// Writes copies of pages of packed files, sorted by file, and syncs the files. Says of each
+    /// page how that went: the pages of a file share its fate.
+    pub(super) fn write_packed(
+        &self,
+        page_size: PageSize,
+        buffer: &[u8],
+        pages: &[Copied],
+    ) -> Vec<Result<()>> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
+        const WRITE: &str = "a write of packed pages";
+        let written = survive(WRITE, || {
+            let images: Vec<Image> = pages
+                .iter()
+                .map(|page| self.image_of(page, &buffer[slot_range(page_size, page.slot)]))
+                .collect();
+            self.append(pages, &images)
+        });
+        written.unwrap_or_else(|| vec![Err(Error::Panicked(WRITE)); pages.len()])
+    }
+
+    fn image_of(&self, page: &Copied, bytes: &[u8]) -> Image {
+        let mut image = Vec::new();
+        let codec = self.page_compression().codec().encode(bytes, &mut image);
+        Image { space: page.id.space, no: page.id.no, codec, bytes: image }
+    }
+
+    /// Appends the images of the pages to their files.
+    fn append(&self, pages: &[Copied], images: &[Image]) -> Vec<Result<()>> {
+        let (mut outcomes, mut batches) = (Vec::new(), Vec::new());
+        let mut rest = images;
+        for group in pages.chunk_by(|a, b| a.id.space == b.id.space) {
+            let (images, behind) = rest.split_at(group.len());
+            rest = behind;
+            match prepare(group, images) {
+                Ok(batch) => {
+                    batches.push(batch);
+                    outcomes.push((group.len(), Ok(())));
+                }
+                Err(error) => outcomes.push((group.len(), Err(error))),
+            }
+        }
+        let threads = match self.background.runs() {
+            true => Threads::SideBySide,
+            false => Threads::Caller,
+        };
+        let mut written = packed::write_all(&*self.storage, batches, threads).into_iter();
+        for (_, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
+            let result = written.next().expect("an outcome for each batch");
+            *outcome = result.map_err(Error::of_file);
+        }
+        let of_pages = outcomes.into_iter();
+        of_pages.flat_map(|(pages, outcome)| std::iter::repeat_n(outcome, pages)).collect()
+    }
+}
+
+/// A batch for one file. On a full disk, room is made in the file itself.
+fn prepare<'a>(group: &'a [Copied], images: &[Image]) -> Result<Prepared<'a>> {
+    let file = group[0].space.packed().expect("it is one of a packed file");
+    let prepared = match file.prepare(Stream::Flushed, images) {
+        Err(packed::Error::Storage(error)) if error.is_no_space() => {
+            make_room(file).map_err(Error::of_file)?;
+            file.prepare(Stream::Flushed, images)
+        }
+        prepared => prepared,
+    };
+    prepared.map_err(Error::of_file)
+}
+
+/// A checkpoint frees the segments that held runs since the last one; and the emptiest of the
+/// others is emptied, which takes another checkpoint to count.
+fn make_room(file: &PackedFile) -> packed::Result<()> {
+    file.checkpoint()?;
+    if let Some(victim) = file.victim() {
+        file.clean(victim)?;
+        file.checkpoint()?;
+    }
+    Ok(())
+}

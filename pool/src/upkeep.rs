@@ -1,0 +1,262 @@
+//! Packed files kept short, and quick to open: checkpoints of their maps, and segments emptied so
+//! that they can be filled again.
+//!
+//! # How much room
+//! Over all files together, the segments in use may take [`GOAL_WRITING`] times what the images in
+//! them take while pages are being written, and [`GOAL_AT_REST`] times once nothing was written for
+//! [`REST_AFTER`]. The more room, the fewer images are moved for each one written
+//! (`docs/results/store-model.md`). Victims come from whichever file has the emptiest segment: a
+//! table that is only read has none, and costs nothing.
+//!
+//! Once the files are at rest and short enough, each that was changed gets a checkpoint.
+//!
+//! # Pace
+//! After each step the thread rests as a scan does while queries wait for the disk, unless the
+//! files take more than [`GOAL_PRESSING`] times the images: then it is to keep up with who writes.
+//!
+//! # Locking
+//! flusher's mutex → `Upkeep::step` → those of a packed file. The mutex is held for one step. Who
+//! closes a space takes it once after marking the space, so that no step writes to the file later.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tidepool_store::LogThrottle;
+use tidepool_store::packed::{PackedFile, Victim};
+
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::space::Space;
+
+/// What the segments in use may take, as a multiple of the images in them.
+const GOAL_WRITING: f64 = 1.4;
+const GOAL_AT_REST: f64 = 1.2;
+const GOAL_PRESSING: f64 = 1.6;
+/// Bytes beyond the goal that are left alone: segments that are being filled are never full.
+const SLACK: u64 = 4 << 20;
+/// Without a write for so long, the files are at rest.
+const REST_AFTER: Duration = Duration::from_secs(5);
+/// Files whose victims are compared in one step, those with the most room to gain.
+const FILES_COMPARED: usize = 4;
+/// The maps in memory may take this part of the pool.
+const MAP_SHARE: u64 = 32;
+/// Nodes of a map that stay in memory in any case.
+const MAP_NODES_MIN: usize = 16;
+/// Bytes of a node.
+const NODE_BYTES: u64 = 16 << 10;
+
+/// What the steps need.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    step: Mutex<State>,
+    failures: LogThrottle,
+    moved_bytes: AtomicU64,
+    freed_bytes: AtomicU64,
+    checkpoints: AtomicU64,
+    /// Of the files of spaces that are closed.
+    closed_read_bytes: AtomicU64,
+    closed_written_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many pages had been written when that changed last, and when that was.
+    written: Option<(u64, Instant)>,
+    /// All files have had a checkpoint since.
+    is_settled: bool,
+}
+
+/// What packed files take, over all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackedUsage {
+    /// Length of the files in bytes.
+    pub file_bytes: u64,
+    /// Bytes of the segments in use.
+    pub occupied_bytes: u64,
+    /// Bytes of the images in use.
+    pub live_bytes: u64,
+    /// Bytes that the maps take in memory.
+    pub map_bytes: u64,
+    /// Bytes of images that were moved, since the pool was made.
+    pub moved_bytes: u64,
+    /// Bytes of segments that were emptied, since the pool was made.
+    pub freed_bytes: u64,
+    /// Checkpoints of files, since the pool was made.
+    pub checkpoints: u64,
+    /// Bytes read from the files, since the pool was made, those of spaces that are closed
+    /// included.
+    pub read_bytes: u64,
+    /// The same, of bytes written.
+    pub written_bytes: u64,
+}
+
+/// A file that may have a segment to empty.
+struct Candidate {
+    space: Arc<Space>,
+    dead_bytes: u64,
+}
+
+impl Pool {
+    /// What the packed files of the open spaces take.
+    pub fn packed_usage(&self) -> PackedUsage {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut sum = PackedUsage {
+            moved_bytes: load(&self.upkeep.moved_bytes),
+            freed_bytes: load(&self.upkeep.freed_bytes),
+            checkpoints: load(&self.upkeep.checkpoints),
+            read_bytes: load(&self.upkeep.closed_read_bytes),
+            written_bytes: load(&self.upkeep.closed_written_bytes),
+            ..PackedUsage::default()
+        };
+        for space in self.packed_spaces() {
+            let usage = packed(&space).usage();
+            sum.file_bytes += usage.file_bytes;
+            sum.occupied_bytes += usage.occupied_bytes;
+            sum.live_bytes += usage.live_bytes;
+            sum.map_bytes += usage.memory_bytes;
+            sum.read_bytes += usage.read_bytes;
+            sum.written_bytes += usage.written_bytes;
+        }
+        sum
+    }
+
+    /// The newest durable run of each packed file, by space.
+    pub fn newest_runs(&self) -> Vec<(u32, u64)> {
+        let run = |space: &Arc<Space>| (space.id(), packed(space).usage().sequence);
+        self.packed_spaces().iter().map(run).collect()
+    }
+
+    fn packed_spaces(&self) -> Vec<Arc<Space>> {
+        let mut spaces = self.all_spaces();
+        spaces.retain(|space| space.packed().is_some() && !space.is_closed());
+        spaces
+    }
+
+    /// Does one thing that is due: a checkpoint of a file, or a segment emptied. Returns how long
+    /// to rest before the next; `None` if nothing is due.
+    pub fn run_upkeep_step(&self) -> Result<Option<Duration>> {
+        let began = Instant::now();
+        let mut state = self.upkeep.step.lock();
+        let done = self.upkeep_step(&mut state, began).inspect_err(|error| {
+            if let Some(unsaid) = self.upkeep.failures.is_due(Instant::now()) {
+                tracing::error!(%error, unsaid, "a data file could not be checkpointed or cleaned");
+            }
+        });
+        drop(state);
+        Ok(done?.map(|is_pressing| match is_pressing {
+            true => Duration::ZERO,
+            false => self.pace.rest_after(began.elapsed(), Instant::now()),
+        }))
+    }
+
+    /// Waits until no step uses the space, which is marked as closed; and counts what went through
+    /// its file.
+    pub(crate) fn end_upkeep(&self, space: &Space) {
+        let _step = self.upkeep.step.lock();
+        if let Some(file) = space.packed() {
+            let usage = file.usage();
+            self.upkeep.closed_read_bytes.fetch_add(usage.read_bytes, Ordering::Relaxed);
+            self.upkeep.closed_written_bytes.fetch_add(usage.written_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a checkpoint of each packed file that was changed since its last one: so an open need
+    /// follow no run, and what is spoilt later in one costs its pages alone.
+    ///
+    /// # Errors
+    /// Of the first file that can't be written; the others have their checkpoint.
+    pub fn checkpoint_files(&self) -> Result<()> {
+        let _step = self.upkeep.step.lock();
+        let mut outcome = Ok(());
+        for space in self.packed_spaces() {
+            let done = packed(&space).checkpoint().map_err(Error::of_file);
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    /// Whether something was done, and then, whether the next is pressing.
+    fn upkeep_step(&self, state: &mut State, now: Instant) -> Result<Option<bool>> {
+        let spaces = self.packed_spaces();
+        if let Some(space) = spaces.iter().find(|space| packed(space).wants_checkpoint()) {
+            packed(space).checkpoint().map_err(Error::of_file)?;
+            self.upkeep.checkpoints.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(false));
+        }
+        let (mut occupied, mut live, mut map_bytes) = (0, 0, 0);
+        let mut candidates = Vec::new();
+        for space in spaces {
+            let usage = packed(&space).usage();
+            occupied += usage.occupied_bytes;
+            live += usage.live_bytes;
+            map_bytes += usage.memory_bytes;
+            let dead_bytes = usage.occupied_bytes.saturating_sub(usage.live_bytes);
+            candidates.push(Candidate { space, dead_bytes });
+        }
+        self.trim_maps(&candidates, map_bytes);
+        let takes_more_than = |goal: f64| occupied as f64 > live as f64 * goal + SLACK as f64;
+        let goal = match self.is_at_rest(state, now) {
+            true => GOAL_AT_REST,
+            false => GOAL_WRITING,
+        };
+        if takes_more_than(goal) && self.clean_best(candidates)? {
+            state.is_settled = false;
+            return Ok(Some(takes_more_than(GOAL_PRESSING)));
+        }
+        if goal == GOAL_AT_REST && !std::mem::replace(&mut state.is_settled, true) {
+            for space in self.packed_spaces() {
+                packed(&space).checkpoint().map_err(Error::of_file)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether no page was written for a while.
+    fn is_at_rest(&self, state: &mut State, now: Instant) -> bool {
+        let written = self.counters.pages_flushed.load(Ordering::Relaxed);
+        match state.written {
+            Some((before, since)) if before == written => now - since >= REST_AFTER,
+            _ => {
+                (state.written, state.is_settled) = (Some((written, now)), false);
+                false
+            }
+        }
+    }
+
+    /// Empties the emptiest segment of the files that have most to gain; false if none has any.
+    fn clean_best(&self, mut candidates: Vec<Candidate>) -> Result<bool> {
+        candidates.sort_by_key(|candidate| Reverse(candidate.dead_bytes));
+        let victims = candidates.iter().take(FILES_COMPARED).filter_map(|candidate| {
+            let victim = packed(&candidate.space).victim()?;
+            Some((&candidate.space, victim))
+        });
+        let share = |victim: &Victim| victim.share();
+        let best = victims.min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)));
+        let Some((space, victim)) = best else { return Ok(false) };
+        let cleaned = packed(space).clean(victim).map_err(Error::of_file)?;
+        self.upkeep.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
+        self.upkeep.freed_bytes.fetch_add(cleaned.freed_bytes, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Forgets parts of the maps if they take more than their part of the pool, in proportion.
+    fn trim_maps(&self, files: &[Candidate], map_bytes: u64) {
+        let pool_bytes = u64::from(self.page_limit()) * self.page_size().bytes() as u64;
+        let allowed = pool_bytes / MAP_SHARE;
+        if map_bytes <= allowed {
+            return;
+        }
+        for Candidate { space, .. } in files {
+            let usage = packed(space).usage();
+            let nodes = usage.memory_bytes / NODE_BYTES * allowed / map_bytes;
+            packed(space).trim_map((nodes as usize).max(MAP_NODES_MIN));
+        }
+    }
+}
+
+fn packed(space: &Space) -> &PackedFile {
+    space.packed().expect("only packed spaces are kept up")
+}
