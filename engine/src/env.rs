@@ -542,14 +542,13 @@ impl Env {
         let Some(space) = self.pool.space(UNDO_SPACE) else { return Ok(()) };
         let header = space_header::read(&self.pool, &space)?;
         let Some(file) = space.file().in_place() else { return Ok(()) };
-        if file.pages()? <= header.size_pages {
+        if !file.is_longer_than(header.size_pages)? {
             return Ok(());
         }
         // In both slots of the control file: a recovery by the older one, should the newer be
         // damaged, must not meet changes of pages that are gone.
         self.checkpoints.take(true)?;
-        file.cut_to(header.size_pages)?;
-        Ok(())
+        Ok(file.cut_to(header.size_pages)?)
     }
 }
 

@@ -223,14 +223,8 @@ impl PageFiles {
 
     /// The same, whether or not the space is open in a pool: the file as it is on the disk.
     pub fn open_to_read(&self, storage: &dyn Storage, space: u32) -> Result<PageFile> {
-        let file = storage.open(&space_file_name(space))?;
         let reader = PageFiles { read_only: true, ..self.clone() };
-        Ok(match is_packed(space) {
-            true => PageFile::Packed(Box::new(
-                reader.open_or_rescue(space, file).map_err(file_error)?.0,
-            )),
-            false => PageFile::InPlace(InPlaceFile::new(file, self.page_size)),
-        })
+        Ok(reader.open_any(storage, space)?.0)
     }
 
     /// The same as the last resort, and what is wrong with a file that can't be opened.
@@ -239,12 +233,17 @@ impl PageFiles {
         storage: &dyn Storage,
         space: u32,
     ) -> Result<(PageFile, Vec<String>)> {
-        if !is_packed(space) {
-            return Ok((self.open_to_read(storage, space)?, Vec::new()));
-        }
-        let file = storage.open(&space_file_name(space))?;
         let reader = PageFiles { read_only: true, last_resort: true, ..self.clone() };
-        let (file, wrong) = reader.open_or_rescue(space, file).map_err(file_error)?;
+        reader.open_any(storage, space)
+    }
+
+    /// The file of a space in its form; and what is wrong with it, if it was rescued.
+    fn open_any(&self, storage: &dyn Storage, space: u32) -> Result<(PageFile, Vec<String>)> {
+        let file = storage.open(&space_file_name(space))?;
+        if !is_packed(space) {
+            return Ok((PageFile::InPlace(InPlaceFile::new(file, self.page_size)), Vec::new()));
+        }
+        let (file, wrong) = self.open_or_rescue(space, file).map_err(file_error)?;
         Ok((PageFile::Packed(Box::new(file)), wrong))
     }
 }

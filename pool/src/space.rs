@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::directory::Directory;
 use tidepool_store::packed::{self, PackedFile};
 use tidepool_store::{InPlaceFile, PageFile, ReadError};
 
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::latch::PageWord;
 use crate::mapping::Accounting;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_store::LogThrottle;
-use tidepool_store::packed::{PackedFile, Victim};
+use tidepool_store::packed::{PackedFile, Usage, Victim};
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -96,7 +96,13 @@ pub struct PackedUsage {
 /// A file that may have a segment to empty.
 struct Candidate {
     space: Arc<Space>,
-    dead_bytes: u64,
+    usage: Usage,
+}
+
+impl Candidate {
+    fn dead_bytes(&self) -> u64 {
+        self.usage.occupied_bytes.saturating_sub(self.usage.live_bytes)
+    }
 }
 
 impl Pool {
@@ -170,12 +176,7 @@ impl Pool {
     /// Of the first file that can't be written; the others have their checkpoint.
     pub fn checkpoint_files(&self) -> Result<()> {
         let _step = self.upkeep.step.lock();
-        let mut outcome = Ok(());
-        for space in self.packed_spaces() {
-            let done = packed(&space).checkpoint().map_err(Error::of_file);
-            outcome = outcome.and(done);
-        }
-        outcome
+        checkpoint_all(&self.packed_spaces())
     }
 
     /// Whether something was done, and then, whether the next is pressing.
@@ -188,13 +189,12 @@ impl Pool {
         }
         let (mut occupied, mut live, mut map_bytes) = (0, 0, 0);
         let mut candidates = Vec::new();
-        for space in spaces {
-            let usage = packed(&space).usage();
+        for space in &spaces {
+            let usage = packed(space).usage();
             occupied += usage.occupied_bytes;
             live += usage.live_bytes;
             map_bytes += usage.memory_bytes;
-            let dead_bytes = usage.occupied_bytes.saturating_sub(usage.live_bytes);
-            candidates.push(Candidate { space, dead_bytes });
+            candidates.push(Candidate { space: space.clone(), usage });
         }
         self.trim_maps(&candidates, map_bytes);
         let takes_more_than = |goal: f64| occupied as f64 > live as f64 * goal + SLACK as f64;
@@ -207,9 +207,7 @@ impl Pool {
             return Ok(Some(takes_more_than(GOAL_PRESSING)));
         }
         if goal == GOAL_AT_REST && !std::mem::replace(&mut state.is_settled, true) {
-            for space in self.packed_spaces() {
-                packed(&space).checkpoint().map_err(Error::of_file)?;
-            }
+            checkpoint_all(&spaces)?;
         }
         Ok(None)
     }
@@ -228,7 +226,7 @@ impl Pool {
 
     /// Empties the emptiest segment of the files that have most to gain; false if none has any.
     fn clean_best(&self, mut candidates: Vec<Candidate>) -> Result<bool> {
-        candidates.sort_by_key(|candidate| Reverse(candidate.dead_bytes));
+        candidates.sort_by_key(|candidate| Reverse(candidate.dead_bytes()));
         let victims = candidates.iter().take(FILES_COMPARED).filter_map(|candidate| {
             let victim = packed(&candidate.space).victim()?;
             Some((&candidate.space, victim))
@@ -249,12 +247,21 @@ impl Pool {
         if map_bytes <= allowed {
             return;
         }
-        for Candidate { space, .. } in files {
-            let usage = packed(space).usage();
+        for Candidate { space, usage } in files {
             let nodes = usage.memory_bytes / NODE_BYTES * allowed / map_bytes;
             packed(space).trim_map((nodes as usize).max(MAP_NODES_MIN));
         }
     }
+}
+
+/// A checkpoint of each file that was changed since its last one. The error is that of the first
+/// that can't be written; the others have theirs.
+fn checkpoint_all(spaces: &[Arc<Space>]) -> Result<()> {
+    let mut outcome = Ok(());
+    for space in spaces {
+        outcome = outcome.and(packed(space).checkpoint().map_err(Error::of_file));
+    }
+    outcome
 }
 
 fn packed(space: &Space) -> &PackedFile {

@@ -149,14 +149,14 @@ impl InPlaceFile {
         if self.file.len()? < bytes { self.file.set_len(bytes) } else { Ok(()) }
     }
 
-    /// Cuts off what lies behind the first `pages` pages, durably. Whether there was anything.
-    pub fn cut_to(&self, pages: u32) -> Result<bool> {
-        let bytes = self.page_size.offset_of(pages);
-        if self.file.len()? <= bytes {
-            return Ok(false);
-        }
-        self.file.set_len(bytes)?;
-        self.file.sync_data()?;
-        Ok(true)
+    /// Whether anything lies behind the first `pages` pages, be it a part of a page.
+    pub fn is_longer_than(&self, pages: u32) -> Result<bool> {
+        Ok(self.file.len()? > self.page_size.offset_of(pages))
+    }
+
+    /// Cuts off what lies behind the first `pages` pages, durably.
+    pub fn cut_to(&self, pages: u32) -> Result<()> {
+        self.file.set_len(self.page_size.offset_of(pages))?;
+        self.file.sync_data()
     }
 }

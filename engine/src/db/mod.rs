@@ -584,9 +584,9 @@ impl Db {
     pub fn status(&self) -> Status {
         let inner = &self.inner;
         let mut status = Status::default();
-        let pool = inner.env.pool();
-        status.add_pool(&pool.stats());
-        status.add_files(&pool.packed_usage(), &pool.stats());
+        let pool = inner.env.pool().stats();
+        status.add_pool(&pool);
+        status.add_files(&inner.env.pool().packed_usage(), &pool);
         status.add_page_trace(inner.env.pool().trace_status().as_ref());
         status.add_resize(&inner.env.pool().resize_status());
         status.push_text("buffer_pool_load_status", inner.warm.load_status());

@@ -269,6 +269,11 @@ fn a_truncated_file_that_the_log_changes() {
 
 /// As [`directory_with_old_space`], but of the changes in the log each fits a page of zeroes.
 fn directory_with_overwritten_space(id: u32) -> SimStorage {
+    directory_after_overwriting(id, |_, _| ())
+}
+
+/// The same, after `more` has been done.
+fn directory_after_overwriting(id: u32, more: impl FnOnce(&Env, &Space)) -> SimStorage {
     let storage = SimStorage::new(1);
     let env = open(&storage, &options()).unwrap();
     let space = if id < FIRST_TABLE_SPACE { env.space(id) } else { env.create_space(id) }.unwrap();
@@ -279,6 +284,7 @@ fn directory_with_overwritten_space(id: u32) -> SimStorage {
     let page = mtr.exclusive(&space, 1).unwrap();
     mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"behind" });
     mtr.commit();
+    more(&env, &space);
     env.redo().flush().unwrap();
     drop((space, env));
     storage.kill()
@@ -305,20 +311,8 @@ fn a_zeroed_page_that_the_log_overwrites_a_part_of() {
 /// What a page was makes no difference if the log goes on to set all of it.
 #[test]
 fn a_broken_page_that_the_log_sets_as_a_whole_later() {
-    let storage = SimStorage::new(1);
-    let env = open(&storage, &options()).unwrap();
-    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.grow_to(4).unwrap();
-    write(&env, &space, 1, b"before");
-    env.checkpoint_all().unwrap();
-    let mut mtr = Mtr::begin(&env).unwrap();
-    let page = mtr.exclusive(&space, 1).unwrap();
-    mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"behind" });
-    mtr.commit();
-    write(&env, &space, 1, b"anew");
-    env.redo().flush().unwrap();
-    drop((space, env));
-    let storage = storage.kill();
+    let anew = |env: &Env, space: &Space| write(env, space, 1, b"anew");
+    let storage = directory_after_overwriting(FIRST_TABLE_SPACE, anew);
     spoil(&storage, PageId::new(FIRST_TABLE_SPACE, 1));
     let env = open(&storage, &options()).unwrap();
     assert!(env.missing_spaces().is_empty());

@@ -147,19 +147,21 @@ impl Inspection {
     }
 
     /// What the files on the disk have in common, as far as that is known.
-    fn files_on_disk(&self) -> PageFiles {
-        let instance = match (&self.control, &self.db) {
-            (Some(control), _) => control.uuid,
-            (None, Ok(db)) => db.inner.env().instance(),
-            (None, Err(_)) => [0; 16],
-        };
-        PageFiles::to_read(&*self.base, self.page_size(), instance)
+    fn files_on_disk(&self) -> &PageFiles {
+        self.on_disk.get_or_init(|| {
+            let instance = match (&self.control, &self.db) {
+                (Some(control), _) => control.uuid,
+                (None, Ok(db)) => db.inner.env().instance(),
+                (None, Err(_)) => [0; 16],
+            };
+            PageFiles::to_read(&*self.base, self.page_size(), instance)
+        })
     }
 
     /// The same of the files as recovery has left them: it knows of newer runs.
-    fn recovered_files(&self) -> PageFiles {
+    fn recovered_files(&self) -> &PageFiles {
         match &self.db {
-            Ok(db) => db.inner.env().page_files().clone(),
+            Ok(db) => db.inner.env().page_files(),
             Err(_) => self.files_on_disk(),
         }
     }

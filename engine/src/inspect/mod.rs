@@ -44,7 +44,7 @@ use tidepool_pool::{Lsn, PageSize};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::options::{ForceRecovery, Options};
-use crate::page_files::Source;
+use crate::page_files::{PageFiles, Source};
 use crate::redo::control::{CONTROL_FILE, Control};
 
 pub use files::DAMAGED_PAGES_MAX;
@@ -91,6 +91,8 @@ pub struct Inspection {
     level: ForceRecovery,
     /// Where it doesn't: what could be read of the attachments, by name and kind.
     attachments: OnceLock<HashMap<(String, u8), Vec<u8>>>,
+    /// What the files on the disk have in common, once it was asked for.
+    on_disk: OnceLock<PageFiles>,
     /// Files that the engine has not open.
     opened: Mutex<HashMap<u32, Result<Arc<Opened>>>>,
 }
@@ -177,6 +179,7 @@ impl Inspection {
             refusal,
             level,
             attachments: OnceLock::new(),
+            on_disk: OnceLock::new(),
             opened: Mutex::default(),
         })
     }
