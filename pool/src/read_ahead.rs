@@ -185,7 +185,7 @@ impl Pool {
             }
             PageFile::Packed(file) => {
                 let mut pages: Vec<&mut Reading> = batch.iter_mut().map(|(page, _)| page).collect();
-                self.read_packed(file, &mut pages)
+                self.read_packed(file, &mut pages, buffer)
             }
         };
         for ((page, heat), arrived) in batch.iter_mut().zip(arrived) {
@@ -230,14 +230,25 @@ impl Pool {
         batch.iter_mut().map(fill).collect()
     }
 
-    /// Reads pages of a packed file into their frames; images that lie close together with one
-    /// read. Says which came.
-    fn read_packed(&self, file: &PackedFile, pages: &mut [&mut Reading]) -> Vec<bool> {
+    /// Reads pages of a packed file into their frames, through the buffer; images that lie close
+    /// together with one read. Says which came.
+    fn read_packed(
+        &self,
+        file: &PackedFile,
+        pages: &mut [&mut Reading],
+        buffer: &mut [u8],
+    ) -> Vec<bool> {
         const READ: &str = "a read of packed pages";
-        survive(READ, || self.read_images(file, pages)).unwrap_or_else(|| vec![false; pages.len()])
+        survive(READ, || self.read_images(file, pages, buffer))
+            .unwrap_or_else(|| vec![false; pages.len()])
     }
 
-    fn read_images(&self, file: &PackedFile, pages: &mut [&mut Reading]) -> Vec<bool> {
+    fn read_images(
+        &self,
+        file: &PackedFile,
+        pages: &mut [&mut Reading],
+        buffer: &mut [u8],
+    ) -> Vec<bool> {
         let mut arrived = vec![false; pages.len()];
         let wanted: Vec<(u32, u32)> =
             pages.iter().map(|page| (page.id.space, page.id.no)).collect();
@@ -247,22 +258,38 @@ impl Pool {
             pages[at].bytes(self).fill(0);
             arrived[at] = true;
         }
-        let mut buffers: Vec<AlignedBuf> =
-            windows.iter().map(|window| AlignedBuf::zeroed(window.len)).collect();
-        let reads = windows.iter().zip(&mut buffers);
-        let ops = reads.map(|(window, bytes)| file.read_op(window, &mut bytes[..])).collect();
-        let read = self.run_reads(ops);
-        let windows = windows.iter().zip(&buffers).zip(read).filter(|(_, read)| *read);
-        for ((window, bytes), _) in windows {
-            for (at, wanted) in window.pages.iter().enumerate() {
-                let page = &mut pages[wanted.index];
-                let id = page.id;
-                arrived[wanted.index] = match file.decode_in(window, bytes, at, page.bytes(self)) {
-                    Ok(true) => true,
-                    // It has another place by now, or is spoilt.
-                    Ok(false) => file.read(id.space, id.no, page.bytes(self)).is_ok(),
-                    Err(_) => false,
-                };
+        let mut rest = &windows[..];
+        while !rest.is_empty() {
+            let (mut parts, mut room) = (Vec::new(), &mut *buffer);
+            while let Some(window) = rest.get(parts.len())
+                && window.len <= room.len()
+            {
+                let (bytes, behind) = room.split_at_mut(window.len);
+                parts.push((window, bytes));
+                room = behind;
+            }
+            let ops = parts.iter_mut().map(|(window, bytes)| file.read_op(window, bytes)).collect();
+            let read = self.run_reads(ops);
+            if parts.is_empty() {
+                // One that is longer than the buffer.
+                for wanted in &rest[0].pages {
+                    let page = pages[wanted.index].bytes(self);
+                    arrived[wanted.index] = file.read(wanted.space, wanted.no, page).is_ok();
+                }
+            }
+            rest = &rest[parts.len().max(1)..];
+            for ((window, bytes), _) in parts.iter().zip(read).filter(|(_, read)| *read) {
+                for (at, wanted) in window.pages.iter().enumerate() {
+                    let page = &mut pages[wanted.index];
+                    let id = page.id;
+                    arrived[wanted.index] =
+                        match file.decode_in(window, bytes, at, page.bytes(self)) {
+                            Ok(true) => true,
+                            // It has another place by now, or is spoilt.
+                            Ok(false) => file.read(id.space, id.no, page.bytes(self)).is_ok(),
+                            Err(_) => false,
+                        };
+                }
             }
         }
         arrived
@@ -324,14 +351,12 @@ impl Pool {
         let mut read = 0;
         for pages in batch.chunk_by_mut(|a, b| a.id.space == b.id.space) {
             let space = pages[0].space.clone();
+            let size = self.page_size().bytes();
+            let room = buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size));
             let arrived = match space.file() {
-                PageFile::InPlace(file) => {
-                    let size = self.page_size().bytes();
-                    let room = buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size));
-                    self.read_runs(file, pages, room)
-                }
+                PageFile::InPlace(file) => self.read_runs(file, pages, room),
                 PageFile::Packed(file) => {
-                    self.read_packed(file, &mut pages.iter_mut().collect::<Vec<_>>())
+                    self.read_packed(file, &mut pages.iter_mut().collect::<Vec<_>>(), room)
                 }
             };
             for (page, arrived) in pages.iter_mut().zip(arrived) {
