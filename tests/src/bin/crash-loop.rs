@@ -4,10 +4,12 @@
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+use tidepool_tests::crash::moment::Moment;
 use tidepool_tests::crash::{LoopOptions, run};
 use tidepool_tests::server::Engine;
 
-const USAGE: &str = "crash-loop [--rounds N] [--seed S] [--engine Tidepool|InnoDB] [--load-ms N] [-- server options]";
+const USAGE: &str = "crash-loop [--rounds N] [--seed S] [--engine Tidepool|InnoDB] [--load-ms N] \
+    [--kill-in any|page-writer|upkeep|backup] [-- server options]";
 
 fn options() -> Result<LoopOptions, lexopt::Error> {
     let mut options = LoopOptions {
@@ -15,6 +17,7 @@ fn options() -> Result<LoopOptions, lexopt::Error> {
         seed: 1,
         engine: Engine::from_environment(),
         load_ms_max: 2500,
+        moment: Moment::Any,
         args: Vec::new(),
         verbose: true,
     };
@@ -24,6 +27,7 @@ fn options() -> Result<LoopOptions, lexopt::Error> {
             Long("rounds") => options.rounds = parser.value()?.parse()?,
             Long("seed") => options.seed = parser.value()?.parse()?,
             Long("load-ms") => options.load_ms_max = parser.value()?.parse()?,
+            Long("kill-in") => options.moment = Moment::by_name(&parser.value()?.string()?)?,
             Long("engine") => {
                 options.engine = Engine::by_name(&parser.value()?.string()?)?;
             }

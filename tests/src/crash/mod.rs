@@ -18,6 +18,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`expected`] | the state that a worker expects, and the journal that survives the crash |
+//! | [`moment`] | when the server is killed |
 //! | [`content`] | what a row's columns must hold, given its key and version |
 //! | [`schema`] | the tables |
 //! | [`worker`] | the load |
@@ -25,6 +26,7 @@
 
 pub mod content;
 pub mod expected;
+pub mod moment;
 pub mod schema;
 pub mod verify;
 pub mod worker;
@@ -42,6 +44,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::server::{Engine, Options, Server, connect_to_socket};
 use expected::Journal;
+use moment::Moment;
 use worker::{Tally, Worker};
 
 /// The threads of the load.
@@ -59,6 +62,8 @@ pub struct LoopOptions {
     pub engine: Engine,
     /// The longest load before a crash.
     pub load_ms_max: u64,
+    /// When the server is killed.
+    pub moment: Moment,
     /// More options for the server.
     pub args: Vec<String>,
     /// Print a line for each round.
@@ -70,7 +75,9 @@ pub struct LoopOptions {
 pub struct Summary {
     /// Rounds that ended with SIGKILL.
     pub crashes: u32,
-    /// Of these, the times that recovery itself was killed.
+    /// Of these, the times that it died in the thread that the [`Moment`] names.
+    pub in_thread: u32,
+    /// The times that recovery itself was killed.
     pub recoveries_killed: u32,
     /// What the workers did.
     pub tally: Tally,
@@ -166,10 +173,12 @@ fn load_and_crash(
         }
     }
     let load_ms = if rng.random_bool(0.2) { 300 } else { options.load_ms_max };
-    sleep(Duration::from_millis(rng.random_range(50..=load_ms)));
+    let load = Duration::from_millis(rng.random_range(50..=load_ms));
     let orderly = round.is_multiple_of(16);
-    if !orderly {
-        server.kill9();
+    if orderly {
+        sleep(load);
+    } else {
+        summary.in_thread += u32::from(options.moment.kill(server, load, rng));
         summary.crashes += 1;
     }
     stop.store(true, Ordering::Relaxed);

@@ -77,7 +77,11 @@ impl Tracer {
             .stderr(Stdio::null());
         let child = spawn_tied_to_thread(&mut command);
         let tracer = Tracer { child, output: output.into() };
-        wait_until(PATIENCE, "strace attaches", || tracer_of(thread) == Some(tracer.child.id()));
+        // The thread may make the call, and the server be gone, before this looks.
+        let is_gone = || !Path::new(&format!("/proc/{thread}")).exists();
+        wait_until(PATIENCE, "strace attaches", || {
+            tracer_of(thread) == Some(tracer.child.id()) || is_gone()
+        });
         tracer
     }
 
