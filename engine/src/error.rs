@@ -7,6 +7,7 @@
 use std::fmt;
 
 use tidepool_pool::Error as PoolError;
+use tidepool_pool::packed::RESTORE;
 use tidepool_pool::storage::StorageError;
 
 use crate::files::UNDO_FILE;
@@ -137,16 +138,18 @@ pub enum Error {
     InvalidOption(String),
 }
 
-/// What to do about a corrupt page of a file, unless `why` says it already.
-pub(crate) fn advice(file: &str, why: &str) -> &'static str {
+/// What to do about a corrupt page of a file, with a colon before it; empty if `why` says it
+/// already.
+pub(crate) fn advice(file: &str, why: &str) -> String {
     let advises = ["restore", "drop", "remove", "put back"].iter().any(|word| why.contains(word));
     match () {
-        () if advises => "",
+        () if advises => String::new(),
         () if file == UNDO_FILE => {
             ": restore the data directory from a backup, or start with force_recovery=4 and dump the tables"
+                .into()
         }
-        () if file.starts_with("tables/") => ": restore the file from a backup, or drop the table",
-        () => ": restore the data directory from a backup",
+        () if file.starts_with("tables/") => format!(": {RESTORE}"),
+        () => ": restore the data directory from a backup".into(),
     }
 }
 
@@ -215,8 +218,8 @@ mod tests {
         let table = Error::corrupt("tables/00000010.tpd", 7, "its checksum is wrong");
         assert_eq!(
             table.to_string(),
-            "tables/00000010.tpd: page 7 is corrupt: its checksum is wrong: restore the file from \
-             a backup, or drop the table"
+            "tables/00000010.tpd: page 7 is corrupt: its checksum is wrong: restore the data \
+             directory from a backup, save what can be read with 'tidepool salvage', or drop the table"
         );
         let undo = Error::corrupt("undo.tpd", 7, "its checksum is wrong");
         let level = ", or start with force_recovery=4 and dump the tables";

@@ -317,8 +317,7 @@ fn check_page(space: &Space, no: u32, page: &[u8], page_type: PageType) -> Resul
         PageType::BITMAP => "it is no allocation bitmap",
         _ => "it is no space header",
     };
-    let advice = "restore the file from a backup, or drop the table";
-    if is_it { Ok(()) } else { Err(corrupt(space, no, &format!("{what}: {advice}"))) }
+    if is_it { Ok(()) } else { Err(corrupt(space, no, what)) }
 }
 
 pub(crate) fn bit(bitmap: &[u8], index: u32) -> bool {
@@ -422,8 +421,8 @@ pub fn check_allocated(env: &Env, space: &Space, reached: &PageSet) -> Result<u6
     let mut allocated = PageSet::default();
     for_each_allocated(env, space, |no| allocated.insert(no))?;
     if let Some(no) = reached.iter().find(|&no| !allocated.contains(no)) {
-        let why = "it is in use, and its allocation bitmap has it as free: restore the file from a backup, or rebuild \
-                   the table";
+        let why = "it is in use, and its allocation bitmap has it as free: rebuild the table, or \
+                   restore the data directory from a backup";
         return Err(corrupt(space, no, why));
     }
     let page_size = env.page_size();

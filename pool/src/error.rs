@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tidepool_store::packed::{self, Object};
+use tidepool_store::packed::{self, Object, RESTORE};
 
 use crate::page::{Lsn, PageId};
 use crate::storage::StorageError;
@@ -24,7 +24,7 @@ pub enum Error {
     /// A page came from disk with other bytes than were once written.
     #[error(
         "file '{file}' is corrupt: {page} cannot be used, {why}; \
-         restore the file from a backup, or drop the table and load it again"
+         restore the data directory from a backup, or save what can be read with 'tidepool salvage'"
     )]
     Corrupt {
         /// The file.
@@ -112,12 +112,9 @@ impl Error {
             packed::Error::Corrupt { file, object: Object::Page { space, no }, why } => {
                 Error::Corrupt { file, page: PageId::new(space, no), why }
             }
-            packed::Error::Corrupt { file, object, why } => Error::File {
-                file,
-                why: format!(
-                    "{object} is corrupt, {why}; restore the file from a backup, or drop the table"
-                ),
-            },
+            packed::Error::Corrupt { file, object, why } => {
+                Error::File { file, why: format!("{object} is corrupt, {why}; {RESTORE}") }
+            }
         }
     }
 

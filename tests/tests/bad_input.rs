@@ -149,7 +149,8 @@ fn a_truncated_table_file_concerns_that_table_only() {
     file.set_len(5 * 4096).expect("it can be cut");
     server.launch().expect("the server starts");
     let error = count(&server, "a").expect_err("the table is cut short");
-    let text = ": it was cut short; restore the file from a backup, or drop the table";
+    let text = ": it was cut short; restore the data directory from a backup, save what can be read with \
+                'tidepool salvage', or drop the table";
     assert!(
         error.contains(text) || server.error_log().contains(text),
         "{error}\n{}",

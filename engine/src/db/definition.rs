@@ -31,6 +31,7 @@ use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidepool_pool::Space;
+use tidepool_pool::packed::RESTORE;
 
 /// What changes in the catalog at one moment: all of it or nothing, also after a crash.
 #[derive(Debug, Clone, Copy, Default)]
@@ -409,11 +410,9 @@ impl Inner {
         }
         let is_forced = env.force_recovery().is_read_only();
         if record.lost_changes && !is_forced {
-            return Err(Error::format(
-                name,
-                "the file was missing when a crash was recovered from, and lacks changes made before: \
-                 restore the table from a backup, or drop it",
-            ));
+            let why = "the file was missing when a crash was recovered from, and lacks changes \
+                       made before";
+            return Err(Error::format(name, format!("{why}: {RESTORE}")));
         }
         let space = env.space(record.space)?;
         match self.header_of(&space) {

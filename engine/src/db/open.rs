@@ -320,7 +320,8 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
         // Going on would take every table for one that was dropped.
         return Err(Error::lost(
             SYSTEM_FILE,
-            "there is no catalog in it, though there are table files: restore it from a backup",
+            "there is no catalog in it, though there are table files: restore the data directory \
+             from a backup",
         ));
     }
     let header = space_header::read(env.pool(), &system)?;

@@ -348,8 +348,8 @@ impl Inner {
         let of = table.map_or_else(String::new, |(name, _)| format!(" (table {name})"));
         let advice = match id.space >= FIRST_TABLE_SPACE {
             true => {
-                "look for rows that can still be read with CHECK TABLE; then restore the table from a backup, or stop \
-                 the server and save what can be read with 'tidepool salvage'"
+                "look for rows that can still be read with CHECK TABLE; then restore the data \
+                 directory from a backup, or stop the server and save what can be read with 'tidepool salvage'"
             }
             false => "restore the data directory from a backup before the server is started again",
         };

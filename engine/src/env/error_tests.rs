@@ -164,8 +164,8 @@ fn a_truncated_redo_file() {
     storage.open("redo/redo.00000001").unwrap().set_len(8192).unwrap();
     assert_eq!(
         message(&storage, &options()),
-        "redo/redo.00000001: 8192 bytes long instead of 69632: it was truncated; restore the file from a \
-         backup"
+        "redo/redo.00000001: 8192 bytes long instead of 69632: it was truncated; restore the data \
+         directory from a backup"
     );
 }
 
@@ -260,7 +260,9 @@ fn a_truncated_file_that_the_log_changes() {
         error.starts_with("undo.tpd: page 0 is corrupt: the redo log's change up to LSN "),
         "{error}"
     );
-    assert!(error.ends_with("restore the file from a backup"), "{error}");
+    let advice = ": restore the data directory from a backup, or start with force_recovery=4 and \
+                  dump the tables";
+    assert!(error.ends_with(advice), "{error}");
     let storage = directory_with_old_space(FIRST_TABLE_SPACE);
     storage.open("tables/00000010.tpd").unwrap().set_len(0).unwrap();
     let env = open(&storage, &options()).unwrap();

@@ -290,7 +290,8 @@ impl Inspection {
                 Error::format(
                     &*report.file,
                     format!(
-                        "the file is cut short: it ends before page {} of {size_pages}: restore it from a backup",
+                        "the file is cut short: it ends before page {} of {size_pages}: restore the data directory \
+                         from a backup",
                         len / page_size as u64
                     ),
                 )

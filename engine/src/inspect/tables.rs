@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::entry::Entry;
 use crate::space::{self, PageSet};
+use tidepool_pool::packed::RESTORE;
 
 impl Inspection {
     pub(super) fn check_tables(
@@ -27,8 +28,7 @@ impl Inspection {
                 TableReport { name: name.clone(), file: file.clone(), ..TableReport::default() };
             if record.lost_changes {
                 table_report.problems.push(format!(
-                    "{file}: it has lost changes in a recovery that did not find it: restore it from a backup, or drop \
-                     the table"
+                    "{file}: it has lost changes in a recovery that did not find it: {RESTORE}"
                 ));
             }
             let page_size = self.page_size().bytes() as u64;

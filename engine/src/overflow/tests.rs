@@ -84,8 +84,8 @@ fn values_of_any_length_come_back() {
     assert_eq!(
         wrong.to_string(),
         format!(
-            "tables/00000010.tpd: page {} is corrupt: the overflow chain from here ends 1 bytes too early: restore the file from \
-             a backup, or drop the table",
+            "tables/00000010.tpd: page {} is corrupt: the overflow chain from here ends 1 bytes too early: restore the data \
+             directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
             heads[0].0
         )
     );

@@ -491,10 +491,7 @@ impl Files<'_> {
         let error = Error::corrupt(
             space.name(),
             no,
-            format!(
-                "the redo log's change up to LSN {} cannot be made in it ({why}); restore the file from a backup",
-                lsn.0
-            ),
+            format!("the redo log's change up to LSN {} cannot be made in it ({why})", lsn.0),
         );
         if space.id() < self.expendable_from {
             return Err(error);

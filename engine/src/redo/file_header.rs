@@ -54,13 +54,16 @@ impl FileHeader {
     /// Reads a header; `file` is for messages.
     pub fn decode(block: &[u8], file: &str) -> Result<Self> {
         if &block[..8] != MAGIC {
-            return Err(Error::lost(file, "not a redo log file; restore the file from a backup"));
+            return Err(Error::lost(
+                file,
+                "not a redo log file; restore the data directory from a backup",
+            ));
         }
         let stored = u32::from_le_bytes(field(block, CRC_AT));
         if stored != crc32c::crc32c(&block[..CRC_AT]) {
             return Err(Error::lost(
                 file,
-                "the header's checksum is wrong; restore the file from a backup",
+                "the header's checksum is wrong; restore the data directory from a backup",
             ));
         }
         let version = u32::from_le_bytes(field(block, 8));
@@ -150,7 +153,8 @@ mod tests {
         block[100] = 1;
         assert_eq!(
             FileHeader::decode(&block, "redo/redo.00000003").unwrap_err().to_string(),
-            "redo/redo.00000003: the header's checksum is wrong; restore the file from a backup"
+            "redo/redo.00000003: the header's checksum is wrong; restore the data directory from a \
+             backup"
         );
         header().encode(&mut block);
         block[8] = 5;
@@ -163,7 +167,7 @@ mod tests {
         );
         assert_eq!(
             FileHeader::decode(&[0; BLOCK_SIZE], "x").unwrap_err().to_string(),
-            "x: not a redo log file; restore the file from a backup"
+            "x: not a redo log file; restore the data directory from a backup"
         );
     }
 }

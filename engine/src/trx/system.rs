@@ -534,7 +534,7 @@ impl TrxSystem {
     pub(super) fn tree_in(&self, space: &Arc<Space>, place: &Place<'_>) -> Result<Option<Tree>> {
         let root = self.env.pool().shared(space, place.root, Access::Normal)?;
         if root.page_lsn() == Lsn::ZERO && self.env.has_registered_space(place.space) {
-            let why = "the root of a tree was there, and nothing is now: restore the file from a backup, or drop the table";
+            let why = "the root of a tree was there, and nothing is now";
             return Err(Error::corrupt(space.name(), place.root, why));
         }
         let is_node = matches!(page_type(&root), PageType::TREE_LEAF | PageType::TREE_INNER);

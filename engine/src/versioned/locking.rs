@@ -17,6 +17,7 @@ use crate::lock::keys::{Acquire, Holder};
 use crate::lock::reach::Reading;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::trx::TransactionCore;
+use tidepool_pool::packed::RESTORE;
 
 /// What stands in the way. To be waited for without a latch.
 pub(super) enum Obstacle {
@@ -333,7 +334,7 @@ fn check_not_blocked(tree: &VersionedTree, holder: &Owner) -> Result<()> {
     let Some(why) = holder.blocked() else { return Ok(()) };
     let advice = match why.contains(UNDO_FILE) {
         true => "drop the table",
-        false => "restore the file from a backup, or drop the table",
+        false => RESTORE,
     };
     let why =
         format!("a transaction that has changed this row can't be rolled back ({why}): {advice}");

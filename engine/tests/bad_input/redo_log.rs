@@ -52,7 +52,7 @@ fn truncated_redo_file() {
     assert_eq!(
         errors,
         [
-            "redo/redo.00000002: 8192 bytes long instead of 528384: it was truncated; restore the file from a backup; or start with \
+            "redo/redo.00000002: 8192 bytes long instead of 528384: it was truncated; restore the data directory from a backup; or start with \
          force_recovery=5 and dump what can still be read"
         ]
     );

@@ -20,7 +20,7 @@ fn flipped_bits_in_a_page() {
     packed::flip(&files_in(dir.path()), A, &[3]);
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: page 3 is corrupt: the 552 bytes at offset 17408 are not those that run 1 wrote there: restore the file from a backup, or drop the table",
+        "tables/00000010.tpd: page 3 is corrupt: the 552 bytes at offset 17408 are not those that run 1 wrote there: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -30,7 +30,7 @@ fn flipped_bits_in_a_table_s_header() {
     packed::flip(&files_in(dir.path()), A, &[0]);
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: page 0 is corrupt: the 84 bytes at offset 16960 are not those that run 1 wrote there: restore the file from a backup, or drop the table",
+        "tables/00000010.tpd: page 0 is corrupt: the 84 bytes at offset 16960 are not those that run 1 wrote there: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -53,7 +53,7 @@ fn zeroed_allocation_bitmap() {
     };
     assert_eq!(
         error.to_string(),
-        "tables/00000010.tpd: page 1 is corrupt: it is no allocation bitmap: restore the file from a backup, or drop the table"
+        "tables/00000010.tpd: page 1 is corrupt: it is no allocation bitmap: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table"
     );
     assert_eq!(count(&db, &a).unwrap(), 1000 + inserted, "nothing was overwritten");
     drop(a);
@@ -68,7 +68,7 @@ fn truncated_table_file() {
     file.set_len(5 * 4096).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: the top of the map is corrupt, the file ends before the 64 bytes at offset 33088: it was cut short; restore the file from a backup, or drop the table",
+        "tables/00000010.tpd: the top of the map is corrupt, the file ends before the 64 bytes at offset 33088: it was cut short; restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -78,7 +78,7 @@ fn empty_table_file() {
     fs::write(file_of_a(dir.path()), b"").unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384; restore the file from a backup, or drop the table",
+        "tables/00000010.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384; restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -108,7 +108,7 @@ fn table_file_of_another_table() {
     fs::copy(dir.path().join("tables/00000011.tpd"), file_of_a(dir.path())).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: it is of space 17, expected 16: the file was renamed or copied; restore the file from a backup, or drop the table",
+        "tables/00000010.tpd: it is of space 17, expected 16: the file was renamed or copied; restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -165,7 +165,7 @@ fn a_cell_outside_of_its_node() {
     });
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: page 3 is corrupt: a cell lies outside the heap: restore the file from a backup, or drop the table",
+        "tables/00000010.tpd: page 3 is corrupt: a cell lies outside the heap: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 

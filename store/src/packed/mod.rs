@@ -66,6 +66,7 @@ pub use codec::Codec;
 pub use entry::{Entry, Object};
 pub use error::{Error, Result};
 pub use file::{Access, Found, PackedFile, Settings, Usage};
+pub use open::RESTORE;
 pub use read::{Merging, Wanted, Window};
 pub use run::Stream;
 pub use victims::Victim;

@@ -34,7 +34,10 @@ use super::segments::Segments;
 use super::top::{self, Rows};
 use crate::storage::{AlignedBuf, StorageFile};
 
-pub(super) const RESTORE: &str = "restore the file from a backup, or drop the table";
+/// What to do about the damaged file of a table. Only the whole directory can be restored: an older
+/// copy of one file is refused, and its rows would not fit the other files.
+pub const RESTORE: &str = "restore the data directory from a backup, save what can be read with \
+                           'tidepool salvage', or drop the table";
 
 /// A run as the chain has it.
 struct Link {

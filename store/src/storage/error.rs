@@ -135,7 +135,9 @@ impl StorageError {
                  kernel log for the reason"
             }
             Kind::NotFound => "put the missing file back, or restore a backup",
-            Kind::UnexpectedEof => "the file has been truncated: restore it from a backup",
+            Kind::UnexpectedEof => {
+                "the file has been truncated: restore the data directory from a backup"
+            }
             Kind::WouldBlock if self.op == StorageOp::Lock => {
                 "another process uses this data directory: stop that one first"
             }

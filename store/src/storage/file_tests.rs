@@ -30,7 +30,7 @@ fn bytes_written_are_bytes_read() {
         assert_eq!(
             error.to_string(),
             "cannot read 'a.tpd' at offset 4096: unexpected end of file (the file has been \
-             truncated: restore it from a backup)"
+             truncated: restore the data directory from a backup)"
         );
         file.set_len(16384).unwrap();
         assert_eq!(file.len().unwrap(), 16384);

@@ -204,7 +204,10 @@ impl Ring {
         }
         Err(Error::lost(
             CONTROL_FILE,
-            format!("no redo file holds the log at LSN {}; restore from a backup", at.0),
+            format!(
+                "no redo file holds the log at LSN {}; restore the data directory from a backup",
+                at.0
+            ),
         ))
     }
 
@@ -253,7 +256,8 @@ fn check_file(
         return Err(Error::lost(
             name,
             format!(
-                "{len} bytes long instead of {want}: it was truncated; restore the file from a backup"
+                "{len} bytes long instead of {want}: it was truncated; restore the data directory \
+                 from a backup"
             ),
         ));
     }

@@ -124,8 +124,7 @@ impl PackedFile {
         let rescued = PackedFile::with_root(file.clone(), (settings, Access::ReadOnly), &bare);
         if root.is_none() && runs.is_empty() {
             return Err(rescued.damaged(format!(
-                "none of its roots is whole, and no run of it is left; {}",
-                RESTORE
+                "none of its roots is whole, and no run of it is left; {RESTORE}"
             )));
         }
         let mut old = root.map(|root| Known::read(&rescued, &root));
