@@ -111,7 +111,7 @@ pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
-pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
+pub use table::{CheckProgress, CheckReport, FileUsage, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{Access, Advice, AdviceRow, Lsn, PageCompression, Sample, storage};
 pub use trx::{Isolation, TransactionOptions};

@@ -192,7 +192,8 @@ enum tp_explain_table {
   TP_TRANSACTIONS = 3,
   TP_LOCKS = 4,
   TP_CACHE_ADVICE = 5,
-  TP_MEMORY_DECISIONS = 6
+  TP_MEMORY_DECISIONS = 6,
+  TP_TABLE_FILES = 7
 };
 
 enum tp_value_kind {
@@ -315,15 +316,17 @@ typedef struct {
   uint64_t data_size_bytes;
 } tp_index_statistics;
 
+/* Length of the file; of it, images in use, and the rest. */
 typedef struct {
-  uint64_t rows;
-  uint64_t file_size_bytes;
-  uint64_t free_size_bytes;
-} tp_table_statistics;
+  uint64_t file_bytes;
+  uint64_t live_bytes;
+  uint64_t dead_bytes;
+} tp_file_usage;
 
 /* Fills at most `index_capacity` of `indexes`. */
-int tp_table_statistics_read(const tp_table *table, tp_table_statistics *statistics, tp_index_statistics *indexes,
-                             size_t index_capacity);
+int tp_table_statistics_read(const tp_table *table, tp_index_statistics *indexes, size_t index_capacity);
+/* What the table's file takes on disk now. Reads nothing. */
+int tp_table_file_usage(const tp_table *table, tp_file_usage *usage);
 /* Shows `count` lists of neighbouring keys of an index, at random, each in order, with how many lists it stands for: the entries of a
    leaf and the bound to the next, or (bounds = 1) bounds between leaves only, if there is more than one leaf. A bound is greater than the
    keys before it, and cut short behind the first byte that makes it so. */

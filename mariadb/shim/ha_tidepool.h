@@ -195,6 +195,7 @@ private:
   int set_auto_increment(ulonglong value);
 
   void sample_statistics(bool force);
+  void show_file_usage();
 
   enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);

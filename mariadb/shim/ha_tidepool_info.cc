@@ -74,13 +74,11 @@ void ha_tidepool::sample_statistics(bool force) {
 
   const size_t n = trees().size();
   std::vector<tp_index_statistics> indexes(n);
-  tp_table_statistics whole{};
-  if (tp_table_statistics_read(shared->table, &whole, indexes.data(), n) != TP_OK) return;
+  if (tp_table_statistics_read(shared->table, indexes.data(), n) != TP_OK) return;
   uint64 secondary = 0;
   for (size_t i = 1; i < n; i++) secondary += indexes[i].leaf_pages * stats.block_size;
   shared->clustered_size = indexes[0].leaf_pages * stats.block_size;
   shared->secondary_size = secondary;
-  shared->free_size = whole.free_size_bytes;
 
   const double rows = ulonglong2double(MY_MAX(tp_table_rows(shared->table), 1));
   for (uint index = 0; index < n; index++) {
@@ -100,6 +98,20 @@ void ha_tidepool::sample_statistics(bool force) {
   }
   shared->rows_when_sampled = tp_table_rows(shared->table);
   shared->statistics_known = true;
+}
+
+/*
+  Sizes on disk, for SHOW TABLE STATUS, information_schema.TABLES and PARTITIONS: images in use, divided in proportion to
+  the leaf pages of rows and of indexes, and what else the file has.
+*/
+void ha_tidepool::show_file_usage() {
+  tp_file_usage usage{};
+  if (tp_table_file_usage(shared->table, &usage) != TP_OK) return;
+  const double rows = ulonglong2double(stats.data_file_length), indexes = ulonglong2double(stats.index_file_length);
+  const double share = rows + indexes > 0 ? indexes / (rows + indexes) : 0;
+  stats.index_file_length = static_cast<ulonglong>(share * ulonglong2double(usage.live_bytes));
+  stats.data_file_length = usage.live_bytes - stats.index_file_length;
+  stats.delete_length = usage.dead_bytes;
 }
 
 int ha_tidepool::info(uint flag) {
@@ -126,8 +138,10 @@ int ha_tidepool::info(uint flag) {
     stats.deleted = 0;
     stats.data_file_length = shared->clustered_size;
     stats.index_file_length = shared->secondary_size;
-    stats.delete_length = shared->free_size;
+    stats.delete_length = 0;
     stats.mean_rec_length = stats.records ? static_cast<ulong>(stats.data_file_length / stats.records) : 0;
+    /* What is shown. The optimizer asks without these flags before each plan: it counts pages in the pool. */
+    if (flag & (HA_STATUS_VARIABLE_EXTRA | HA_STATUS_TIME)) show_file_usage();
   }
   if (flag & HA_STATUS_CONST) {
     std::lock_guard<std::mutex> guard(shared->statistics_mutex);

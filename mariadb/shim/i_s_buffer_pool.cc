@@ -1,6 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
-/* Columns of TIDEPOOL_BUFFER_POOL, TIDEPOOL_BUFFER_POOL_BY_INDEX, TIDEPOOL_CACHE_ADVICE and TIDEPOOL_MEMORY_DECISIONS,
-   in the order of mariadb/src/explain.rs. */
+/* Columns of TIDEPOOL_BUFFER_POOL, TIDEPOOL_BUFFER_POOL_BY_INDEX, TIDEPOOL_CACHE_ADVICE, TIDEPOOL_MEMORY_DECISIONS
+   and TIDEPOOL_TABLE_FILES, in the order of mariadb/src/explain.rs. */
 #include "i_s.h"
 
 namespace tidepool::i_s {
@@ -58,6 +58,17 @@ const ST_FIELD_INFO cache_advice_columns[] = {
     Column("SIZE_FACTOR", Decimal(MB_DIGITS), NOT_NULL),
     Column("PREDICTED_HIT_RATIO", Decimal(SHARE_DIGITS), NOT_NULL),
     Column("PREDICTED_READS_PER_SECOND", Decimal(MB_DIGITS), NOT_NULL),
+    CEnd()};
+
+const ST_FIELD_INFO table_files_columns[] = {
+    Column("TABLE_SCHEMA", Varchar(NAME_CHAR_LEN), NOT_NULL),
+    Column("TABLE_NAME", Varchar(3 * NAME_CHAR_LEN), NOT_NULL),
+    Column("FILE_NAME", Varchar(64), NOT_NULL),
+    /* NULL from here on: the file can't be opened */
+    Column("FILE_BYTES", ULonglong(), NULLABLE),
+    Column("OCCUPIED_BYTES", ULonglong(), NULLABLE),
+    Column("LIVE_BYTES", ULonglong(), NULLABLE),
+    Column("DEAD_BYTES", ULonglong(), NULLABLE),
     CEnd()};
 
 } // namespace tidepool::i_s

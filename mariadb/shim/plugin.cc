@@ -155,5 +155,6 @@ maria_declare_plugin(tidepool){
     tidepool::i_s::plugin(tidepool::i_s::TRX, "Transactions, and what each waits for"),
     tidepool::i_s::plugin(tidepool::i_s::LOCKS, "Locks of rows and of ranges, held and waited for"),
     tidepool::i_s::plugin(tidepool::i_s::CACHE_ADVICE, "What other sizes of the buffer pool would bring"),
-    tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS, "When and why the buffer pool got another size")
+    tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS, "When and why the buffer pool got another size"),
+    tidepool::i_s::plugin(tidepool::i_s::TABLE_FILES, "What the file of each table takes on disk")
 maria_declare_plugin_end;

@@ -100,7 +100,7 @@ public:
      reads the sizes, so these are no part of what the mutex protects. */
   std::atomic<bool> statistics_known{false};
   std::atomic<uint64> rows_when_sampled{0};
-  std::atomic<uint64> clustered_size{0}, secondary_size{0}, free_size{0}; /* in bytes */
+  std::atomic<uint64> clustered_size{0}, secondary_size{0}; /* leaf pages, in bytes */
   std::mutex statistics_mutex;
   std::vector<Cardinality> cardinalities; /* by tree */
 };

@@ -8,17 +8,17 @@ use std::ffi::{c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidepool::explain::{
-    BufferPoolReport, CachedIndex, LockReport, MemoryDecision, Owner, TransactionReport,
+    BufferPoolReport, CachedIndex, LockReport, MemoryDecision, Owner, TableFile, TransactionReport,
     TransactionState,
 };
 use tidepool::lock::report::Covers;
-use tidepool::{Advice, Db, Isolation, LockMode};
+use tidepool::{Advice, Db, FileUsage, Isolation, LockMode};
 
 use crate::boundary::{TP_OK, guard};
 use crate::constants::{
     TP_BUFFER_POOL, TP_BUFFER_POOL_BY_INDEX, TP_CACHE_ADVICE, TP_LOCKS, TP_MEMORY_DECISIONS,
-    TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL, TP_VALUE_REAL, TP_VALUE_STATEMENT,
-    TP_VALUE_TEXT, TP_VALUE_TIME, TP_VALUE_UNSIGNED,
+    TP_TABLE_FILES, TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL, TP_VALUE_REAL,
+    TP_VALUE_STATEMENT, TP_VALUE_TEXT, TP_VALUE_TIME, TP_VALUE_UNSIGNED,
 };
 
 const MIB: f64 = (1 << 20) as f64;
@@ -111,6 +111,7 @@ pub unsafe extern "C" fn tp_explain(
             }
             TP_CACHE_ADVICE => cache_advice(&db.advice(), &mut take),
             TP_MEMORY_DECISIONS => memory_decisions(&db.memory_decisions(), &mut take),
+            TP_TABLE_FILES => table_files(&db.table_files(), &mut take),
             _ => {}
         }
         Ok(TP_OK)
@@ -272,6 +273,27 @@ fn memory_decisions(rows: &[MemoryDecision], take: Take<'_>) {
             Cell::Unsigned(row.to_bytes),
             Cell::Text(&row.reason),
             Cell::or_null(row.took, |took| Cell::Unsigned(took.as_micros() as u64)),
+        ]);
+        if !wanted {
+            return;
+        }
+    }
+}
+
+fn table_files(rows: &[TableFile], take: Take<'_>) {
+    for row in rows {
+        let [schema, table] = table_name(Some(&row.table));
+        let bytes = |of: fn(&FileUsage) -> u64| {
+            Cell::or_null(row.usage.as_ref(), |usage| Cell::Unsigned(of(usage)))
+        };
+        let wanted = take(&[
+            schema,
+            table,
+            Cell::Text(&row.file),
+            bytes(|usage| usage.file_bytes),
+            bytes(|usage| usage.occupied_bytes),
+            bytes(|usage| usage.live_bytes),
+            bytes(FileUsage::dead_bytes),
         ]);
         if !wanted {
             return;

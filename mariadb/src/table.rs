@@ -19,12 +19,12 @@ pub struct IndexNumbers {
     data_size_bytes: u64,
 }
 
-/// Numbers of a table.
+/// What a table's file takes.
 #[repr(C)]
-pub struct TableNumbers {
-    rows: u64,
-    file_size_bytes: u64,
-    free_size_bytes: u64,
+pub struct FileNumbers {
+    file_bytes: u64,
+    live_bytes: u64,
+    dead_bytes: u64,
 }
 
 /// Opens a table.
@@ -137,21 +137,12 @@ pub unsafe extern "C" fn tp_table_rows(table: *const Arc<Table>) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_table_statistics_read(
     table: *const Arc<Table>,
-    numbers: *mut TableNumbers,
     indexes: *mut IndexNumbers,
     index_capacity: usize,
 ) -> c_int {
     guard(|| {
         // SAFETY: an open table from the shim.
         let statistics = unsafe { &*table }.statistics()?;
-        // SAFETY: valid places to store to.
-        unsafe {
-            *numbers = TableNumbers {
-                rows: statistics.rows,
-                file_size_bytes: statistics.file_size_bytes,
-                free_size_bytes: statistics.free_size_bytes,
-            };
-        }
         for (i, index) in statistics.indexes.iter().take(index_capacity).enumerate() {
             // SAFETY: i < index_capacity.
             unsafe {
@@ -161,6 +152,30 @@ pub unsafe extern "C" fn tp_table_statistics_read(
                     data_size_bytes: index.data_size_bytes,
                 };
             }
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// What the table's file takes on disk.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_file_usage(
+    table: *const Arc<Table>,
+    numbers: *mut FileNumbers,
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        let usage = unsafe { &*table }.file_usage()?;
+        // SAFETY: a valid place to store to.
+        unsafe {
+            *numbers = FileNumbers {
+                file_bytes: usage.file_bytes,
+                live_bytes: usage.live_bytes,
+                dead_bytes: usage.dead_bytes(),
+            };
         }
         Ok(TP_OK)
     })

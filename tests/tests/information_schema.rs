@@ -9,12 +9,13 @@ use mysql::{Conn, Row};
 use tidepool_tests::server::{Engine, Options, Server, connect_to_socket};
 
 /// Tables of the library, beside the engine itself.
-const TABLES: [&str; 6] = [
+const TABLES: [&str; 7] = [
     "TIDEPOOL_BUFFER_POOL",
     "TIDEPOOL_BUFFER_POOL_BY_INDEX",
     "TIDEPOOL_CACHE_ADVICE",
     "TIDEPOOL_LOCKS",
     "TIDEPOOL_MEMORY_DECISIONS",
+    "TIDEPOOL_TABLE_FILES",
     "TIDEPOOL_TRX",
 ];
 const POOL_SIZE_BYTES: u64 = 64 << 20;
@@ -132,6 +133,125 @@ fn pages_are_counted_by_index() {
 
     run(&mut conn, "DROP TABLE t");
     assert_eq!(conn.query::<Line, _>(of_t).expect("a select works"), []);
+}
+
+/// DATA_LENGTH, INDEX_LENGTH, DATA_FREE, and the bytes of its rows in pages.
+type Sizes = (u64, u64, u64, u64);
+
+fn sizes_of(conn: &mut Conn, table: &str) -> Sizes {
+    let sql = format!(
+        "SELECT DATA_LENGTH, INDEX_LENGTH, DATA_FREE, TABLE_ROWS * AVG_ROW_LENGTH
+         FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test' AND TABLE_NAME = '{table}'"
+    );
+    conn.query_first(sql).expect("a select works").expect("the table is there")
+}
+
+/// FILE_NAME, FILE_BYTES, OCCUPIED_BYTES, LIVE_BYTES, DEAD_BYTES.
+type TableFile = (String, u64, u64, u64, u64);
+
+fn file_of(conn: &mut Conn, table: &str) -> TableFile {
+    let sql = format!(
+        "SELECT FILE_NAME, FILE_BYTES, OCCUPIED_BYTES, LIVE_BYTES, DEAD_BYTES
+         FROM information_schema.TIDEPOOL_TABLE_FILES
+         WHERE TABLE_SCHEMA = 'test' AND TABLE_NAME = '{table}'"
+    );
+    conn.query_first(sql).expect("a select works").expect("the table has a file")
+}
+
+fn assert_about(found: u64, wanted: u64) {
+    assert!(found.abs_diff(wanted) * 10 <= wanted, "{found} bytes, {wanted} are wanted");
+}
+
+#[test]
+fn sizes_of_tables_are_those_of_their_files() {
+    let mut server = start("i_s_table_files");
+    make_table(&mut server.connect_to("test"), "t", 20_000);
+    // A stop writes all pages.
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let unopened = file_of(&mut conn, "t");
+    let before @ (data, index, free, rows) = sizes_of(&mut conn, "t");
+    let file = file_of(&mut conn, "t");
+    assert_eq!(unopened, file, "the same before the table is opened");
+    let (name, file_bytes, occupied, live, dead) = &file;
+    let (file_bytes, occupied, live, dead) = (*file_bytes, *occupied, *live, *dead);
+    let path = server.data_dir().join("tidepool").join(name);
+    assert_eq!(std::fs::metadata(path).expect("the file is there").len(), file_bytes);
+    assert!(live <= occupied && occupied <= file_bytes && dead == file_bytes - live, "{file:?}");
+    // Rows of 200 bytes, most of them the same letter.
+    assert!(rows > 4_000_000 && live < rows / 4, "{before:?} {file:?}");
+    assert!(0 < index && index < data, "{before:?}");
+    assert_about(data + index, live);
+    assert_about(free, dead);
+
+    run(&mut conn, "DELETE FROM t WHERE id > 1000");
+    wait_until("it is purged", || (status(&mut conn, "history_list_length") == 0).then_some(()));
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let after @ (data, index, free, _) = sizes_of(&mut conn, "t");
+    let (_, new_file_bytes, _, live, dead) = file_of(&mut conn, "t");
+    assert!(data + index < (before.0 + before.1) / 2, "{before:?}, then {after:?}");
+    assert!(free > before.2 || new_file_bytes < file_bytes, "{before:?}, then {after:?}");
+    assert_about(data + index, live);
+    assert_about(free, dead);
+}
+
+#[test]
+fn a_partition_has_sizes_and_a_file_of_its_own() {
+    let mut server = start("i_s_partition_files");
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        "CREATE TABLE t (id INT PRIMARY KEY, pad CHAR(180)) PARTITION BY RANGE (id)
+         (PARTITION few VALUES LESS THAN (1001), PARTITION many VALUES LESS THAN MAXVALUE)",
+    );
+    run(&mut conn, "INSERT INTO t SELECT seq, REPEAT('x', 180) FROM seq_1_to_20000");
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let mut size_of = |partition: &str| {
+        let sql = format!(
+            "SELECT DATA_LENGTH FROM information_schema.PARTITIONS
+             WHERE TABLE_NAME = 't' AND PARTITION_NAME = '{partition}'"
+        );
+        number(&mut conn, &sql) as u64
+    };
+    let (few, many) = (size_of("few"), size_of("many"));
+    assert!(few * 3 < many, "{few} and {many} bytes");
+    assert_about(few, file_of(&mut conn, "t#P#few").3);
+    assert_about(many, file_of(&mut conn, "t#P#many").3);
+    assert_about(sizes_of(&mut conn, "t").0, few + many);
+}
+
+/// Those of shown sizes are compressed. A plan reads whole pages through the pool.
+#[test]
+fn a_scan_costs_whole_pages() {
+    let mut server = start("i_s_scan_cost");
+    let mut conn = server.connect_to("test");
+    for (table, engine) in [("t", "TIDEPOOL"), ("i", "InnoDB")] {
+        run(
+            &mut conn,
+            &format!(
+                "CREATE TABLE {table} (id INT PRIMARY KEY, pad VARCHAR(3500)) ENGINE={engine}"
+            ),
+        );
+        run(
+            &mut conn,
+            &format!("INSERT INTO {table} SELECT seq, REPEAT('x', 3500) FROM seq_1_to_2000"),
+        );
+    }
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let mut cost = |table: &str| {
+        run(&mut conn, &format!("ANALYZE TABLE {table}"));
+        // Sizes are shown by the handler that then runs the query.
+        run(&mut conn, &format!("SHOW TABLE STATUS LIKE '{table}'"));
+        run(&mut conn, &format!("SELECT COUNT(*) FROM {table} WHERE pad <> 'y'"));
+        let cost: Option<(String, f64)> =
+            conn.query_first("SHOW STATUS LIKE 'Last_query_cost'").expect("a status");
+        cost.expect("a cost").1
+    };
+    let (ours, theirs) = (cost("t"), cost("i"));
+    assert!((0.8..1.25).contains(&(ours / theirs)), "{ours}, InnoDB's is {theirs}");
 }
 
 #[test]

@@ -309,6 +309,23 @@ fn is_chosen(origin: &str) -> bool {
     !matches!(origin.to_ascii_uppercase().as_str(), "COMPILE-TIME" | "COMPILED" | "AUTO")
 }
 
+/// Bytes of the pages of Tidepool's tables, which is what a pool holds. The sizes that the server
+/// shows are those of compressed images; lengths of rows are of pages. An index is to the rows as
+/// its images are to theirs.
+fn tidepool_pages(server: &mut Server) -> Result<u64> {
+    // A partitioned table as a whole shows a length of compressed rows; its partitions do not.
+    let bytes: Option<u64> = server.first(
+        "the tables' sizes",
+        "SELECT",
+        "SELECT CAST(COALESCE(SUM(p.table_rows * p.avg_row_length \
+         * (1 + COALESCE(p.index_length / NULLIF(p.data_length, 0), 0))), 0) AS UNSIGNED) \
+         FROM information_schema.partitions p \
+         JOIN information_schema.tables t USING (table_schema, table_name) \
+         WHERE t.engine = 'Tidepool'",
+    )?;
+    Ok(bytes.unwrap_or(0))
+}
+
 /// Sizes of everything stored. The files' sizes need PROCESS; rows and indexes need SELECT on the
 /// tables, as `information_schema.tables` leaves out, silently, what the user may not see.
 fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
@@ -332,7 +349,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
         data.tables += count;
         match engine.unwrap_or_default().to_ascii_lowercase().as_str() {
             "innodb" => (data.innodb_data_bytes, data.innodb_index_bytes) = (rows, indexes),
-            "tidepool" => (data.tidepool_bytes, data.tidepool_tables) = (rows + indexes, count),
+            "tidepool" => data.tidepool_tables = count,
             name => {
                 data.other_bytes += rows + indexes;
                 if name == "myisam" {
@@ -350,6 +367,9 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
             Err(Error::Refused { .. }) => {}
             Err(error) => return Err(error),
         }
+    }
+    if data.tidepool_tables > 0 {
+        data.tidepool_bytes = tidepool_pages(server)?;
     }
     // For InnoDB the files are enough. Tidepool has no such table of its files.
     let (no_files, tidepool) = (data.innodb_file_bytes.is_none(), server.kind().tidepool);

@@ -335,7 +335,7 @@ pub struct Data {
     pub innodb_index_bytes: u64,
     /// Files of InnoDB tables, with what is free in them.
     pub innodb_file_bytes: Option<u64>,
-    /// Tidepool's tables.
+    /// Pages of Tidepool's tables, as a pool holds them.
     pub tidepool_bytes: u64,
     /// How many of these were seen.
     pub tidepool_tables: u64,

@@ -3,6 +3,7 @@
 //! # Contents
 //! - [`buffer_pool`]: the pool's size and state in one record; the decisions that led to it;
 //! - [`by_index`]: which index has how many pages in memory, hot, cold and dirty;
+//! - [`table_files`]: what the file of each table takes on disk;
 //! - [`transactions`]: who is at work, and what each waits for;
 //! - [`locks`]: who holds and wants which lock;
 //! - [`deadlock`]: the newest circle of waits.
@@ -16,12 +17,14 @@ pub mod buffer_pool;
 pub mod by_index;
 pub mod deadlock;
 pub mod locks;
+pub mod table_files;
 pub mod transactions;
 
 pub use buffer_pool::{BufferPoolReport, MemoryDecision};
 pub use by_index::{CachedIndex, Owner};
 pub use deadlock::{DeadlockReport, DeadlockedTransaction};
 pub use locks::{LockReport, LocksReport};
+pub use table_files::TableFile;
 pub use transactions::{TransactionReport, TransactionState};
 
 use crate::lock::Owner as LockOwner;

@@ -29,7 +29,7 @@ mod statistics;
 
 pub use check::{CheckProgress, CheckReport, IndexCheck};
 pub(crate) use row_count::Rest;
-pub use statistics::{IndexStatistics, Sampled, TableStatistics};
+pub use statistics::{FileUsage, IndexStatistics, Sampled, TableStatistics};
 
 use crate::btree::max_key_len;
 use crate::catalog::{TableDef, TableRecord};

@@ -1,9 +1,11 @@
-//! Estimates for a query optimizer: sizes of the trees, and of key ranges.
+//! Estimates for a query optimizer: sizes of the trees, and of key ranges. And what the table's file
+//! takes.
 
 use super::Table;
 use crate::error::Result;
 use crate::format::entry::Entry;
 use std::ops::Bound;
+use tidepool_pool::PageFile;
 
 /// Sizes of a table, from a sample of its pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,10 +14,41 @@ pub struct TableStatistics {
     pub rows: u64,
     /// For each index.
     pub indexes: Vec<IndexStatistics>,
-    /// Size of the file, in bytes.
-    pub file_size_bytes: u64,
-    /// Of it, what no tree uses, in bytes.
-    pub free_size_bytes: u64,
+}
+
+/// What the file of a table takes on disk. Pages that were changed since they were last written
+/// count as they were then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FileUsage {
+    /// Length of the file, in bytes.
+    pub file_bytes: u64,
+    /// Of it, segments that hold an image or are being filled, in bytes.
+    pub occupied_bytes: u64,
+    /// Of these, images that are in use, in bytes: of pages, and of the map that leads to them.
+    pub live_bytes: u64,
+}
+
+impl FileUsage {
+    /// What `file` takes.
+    pub(crate) fn of(file: &PageFile) -> Result<FileUsage> {
+        let Some(file) = file.packed() else {
+            // Each page has its place, and nothing else is there.
+            let bytes = file.bytes()?;
+            let usage = FileUsage { file_bytes: bytes, occupied_bytes: bytes, live_bytes: bytes };
+            return Ok(usage);
+        };
+        let usage = file.usage();
+        Ok(FileUsage {
+            file_bytes: usage.file_bytes,
+            occupied_bytes: usage.occupied_bytes,
+            live_bytes: usage.live_bytes,
+        })
+    }
+
+    /// Bytes of the file in which no image in use lies.
+    pub fn dead_bytes(&self) -> u64 {
+        self.file_bytes.saturating_sub(self.live_bytes)
+    }
 }
 
 /// Sizes of an index.
@@ -63,10 +96,13 @@ impl Table {
             self.take_estimate(out.indexes[Table::CLUSTERED].entries);
         }
         out.rows = self.rows();
-        out.file_size_bytes = self.space.file().bytes()?;
-        let used: u64 = out.indexes.iter().map(|index| index.data_size_bytes).sum();
-        out.free_size_bytes = out.file_size_bytes.saturating_sub(used);
         Ok(out)
+    }
+
+    /// What the table's file takes on disk now. Reads nothing.
+    pub fn file_usage(&self) -> Result<FileUsage> {
+        let _inside = self.visit()?;
+        FileUsage::of(self.space.file())
     }
 
     /// Estimated number of entries of an index between two keys, from the shape of the tree: a few

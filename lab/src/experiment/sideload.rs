@@ -393,8 +393,9 @@ fn side_name(side: Side) -> String {
 /// The share of the resident table's pages that are not in the pool.
 fn missing_share(stage: &mut Stage, database: &str, rows: u64) -> Result<f64> {
     let server = &stage.server;
+    // DATA_LENGTH may be of compressed images; the length of a row is of pages.
     let query = format!(
-        "SELECT DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' AND TABLE_NAME = 'sbtest1'"
+        "SELECT TABLE_ROWS * AVG_ROW_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' AND TABLE_NAME = 'sbtest1'"
     );
     let bytes: u64 = server.value(&query)?.and_then(|text| text.parse().ok()).unwrap_or(0);
     let before = server.pool_status()?.pages_read;
