@@ -80,13 +80,16 @@ impl Moment {
             drop(tracer);
             server.exited().is_some()
         });
+        // A client may lose its connection before the server is seen to be gone.
+        let has_ended = backup.as_ref().is_some_and(|backup| backup.client.is_finished());
+        let mut has_lost_server = false;
         server.kill9();
         if let Some(backup) = backup {
-            backup.client.join().expect("the backup's client doesn't panic");
+            has_lost_server = backup.client.join().expect("the backup's client doesn't panic");
             // What there is of the copy is of no use.
             let _ = fs::remove_dir_all(backup_dir(server));
         }
-        is_in_thread
+        is_in_thread || has_ended && has_lost_server
     }
 
     /// The calls that the thread writes and syncs by.
@@ -113,12 +116,13 @@ fn backup_dir(server: &Server) -> PathBuf {
     server.dir().join("backup")
 }
 
-/// A backup in a connection of its own, which begins when `start` says so.
+/// A backup in another connection, which begins when `start` says so.
 struct Backup {
     /// The server's thread that makes it.
     thread: u32,
     start: Sender<()>,
-    client: JoinHandle<()>,
+    /// Returns whether the connection was lost.
+    client: JoinHandle<bool>,
 }
 
 impl Backup {
@@ -133,11 +137,9 @@ impl Backup {
         let dir = backup_dir(server);
         let (start, started) = channel();
         let client = thread::spawn(move || {
-            if started.recv().is_ok() {
-                // The server is meant to die of it.
-                let statement = format!("SET GLOBAL tidepool_backup_to = '{}'", dir.display());
-                let _ = conn.query_drop(statement);
-            }
+            let statement = format!("SET GLOBAL tidepool_backup_to = '{}'", dir.display());
+            started.recv().is_ok()
+                && matches!(conn.query_drop(statement), Err(mysql::Error::IoError(_)))
         });
         Backup { thread: thread.expect("the connection has a thread"), start, client }
     }
