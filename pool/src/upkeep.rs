@@ -8,7 +8,9 @@
 //! (`docs/results/store-model.md`). Victims come from whichever file has the emptiest segment: a
 //! table that is only read has none, and costs nothing.
 //!
-//! Once the files are at rest and short enough, each that was changed gets a checkpoint.
+//! Once the files are at rest and their segments full enough, those with many idle segments are cut
+//! shorter: what the last segment holds moves to an idle one before it. Then each file that was
+//! changed gets a checkpoint.
 //!
 //! # Pace
 //! After each step the thread rests as a scan does while queries wait for the disk, unless the
@@ -37,6 +39,8 @@ const GOAL_AT_REST: f64 = 1.2;
 const GOAL_PRESSING: f64 = 1.6;
 /// Bytes beyond the goal that are left alone: segments that are being filled are never full.
 const SLACK: u64 = 4 << 20;
+/// A file is cut shorter if more than this part of it is idle, and more than [`SLACK`].
+const IDLE_SHARE: u64 = 16;
 /// Without a write for so long, the files are at rest.
 const REST_AFTER: Duration = Duration::from_secs(5);
 /// Files whose victims are compared in one step, those with the most room to gain.
@@ -202,11 +206,15 @@ impl Pool {
             true => GOAL_AT_REST,
             false => GOAL_WRITING,
         };
-        if takes_more_than(goal) && self.clean_best(candidates)? {
+        if takes_more_than(goal) && self.clean_best(&mut candidates)? {
             state.is_settled = false;
             return Ok(Some(takes_more_than(GOAL_PRESSING)));
         }
-        if goal == GOAL_AT_REST && !std::mem::replace(&mut state.is_settled, true) {
+        if goal == GOAL_AT_REST && !state.is_settled {
+            if shorten_one(&candidates)? {
+                return Ok(Some(false));
+            }
+            state.is_settled = true;
             checkpoint_all(&spaces)?;
         }
         Ok(None)
@@ -225,7 +233,7 @@ impl Pool {
     }
 
     /// Empties the emptiest segment of the files that have most to gain; false if none has any.
-    fn clean_best(&self, mut candidates: Vec<Candidate>) -> Result<bool> {
+    fn clean_best(&self, candidates: &mut [Candidate]) -> Result<bool> {
         candidates.sort_by_key(|candidate| Reverse(candidate.dead_bytes()));
         let victims = candidates.iter().take(FILES_COMPARED).filter_map(|candidate| {
             let victim = packed(&candidate.space).victim()?;
@@ -252,6 +260,18 @@ impl Pool {
             packed(space).trim_map((nodes as usize).max(MAP_NODES_MIN));
         }
     }
+}
+
+/// Cuts one file shorter by a segment; false if none can be.
+fn shorten_one(files: &[Candidate]) -> Result<bool> {
+    for Candidate { space, usage } in files {
+        let idle = usage.file_bytes.saturating_sub(usage.occupied_bytes);
+        let is_long = idle > SLACK && idle > usage.file_bytes / IDLE_SHARE;
+        if is_long && packed(space).shorten().map_err(Error::of_file)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A checkpoint of each file that was changed since its last one. The error is that of the first

@@ -103,6 +103,27 @@ impl PackedFile {
         }
     }
 
+    /// Moves what the last segment in use holds to idle segments before it, and cuts the file behind
+    /// what is left. Returns whether that made the file shorter: if not, a segment that is being
+    /// filled is the last, or there is no room before it.
+    ///
+    /// # Errors
+    /// As [`PackedFile::clean`] and [`PackedFile::checkpoint`]. What was moved by then is durable.
+    pub fn shorten(&self) -> Result<bool> {
+        let before = self.usage().file_bytes;
+        // Streams go on in the first idle segments from here on.
+        self.checkpoint()?;
+        let last = {
+            let writer = self.writer_for_change()?;
+            writer.segments.last_victim(&writer.chain.tails)
+        };
+        if let Some(last) = last {
+            self.clean(last)?;
+            self.checkpoint()?;
+        }
+        Ok(self.usage().file_bytes < before)
+    }
+
     /// Which of the images that runs name are in use. Nodes among them are written elsewhere by the
     /// next checkpoint.
     fn in_use(

@@ -370,6 +370,19 @@ impl Segments {
         })
     }
 
+    /// The last segment with images, if it can be emptied and idle segments before it have room for
+    /// these and for what the streams go on in. Walks the segments from the end.
+    pub fn last_victim(&self, tails: &[Tail; STREAMS]) -> Option<Victim> {
+        let last = (0..self.count()).rev().find(|segment| self.live_units(*segment) > 0)?;
+        let is_kept =
+            is_filled(tails, last) || self.pinned.contains(&last) || self.cleaned.contains(&last);
+        let before = self.idle.range(..last).filter(|segment| !is_filled(tails, **segment));
+        // Each stream has chosen two.
+        let spare = before.skip(2 * STREAMS).map(|segment| self.units_of(*segment));
+        let has_room = spare.sum::<u32>() > 2 * self.live_units(last);
+        (!is_kept && has_room).then(|| self.victim_of(last))
+    }
+
     /// The table, in parts.
     pub fn encode(&self) -> impl Iterator<Item = Vec<u8>> {
         let row = |row: &Row| [row.live.to_le_bytes(), (row.newest as u32).to_le_bytes()];

@@ -36,6 +36,7 @@ fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u3
         }
         8 if random.below(3) == 0 => packed.reserve(random.below(30) as u32)?,
         8 => packed.checkpoint()?,
+        _ if random.below(2) == 0 => _ = packed.shorten()?,
         _ => packed.trim_map(random.below(3)),
     }
     Ok(())

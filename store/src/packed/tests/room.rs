@@ -101,6 +101,41 @@ fn the_surplus_of_a_reserve_goes_with_a_checkpoint_after_it_was_used() {
     assert!(used(&disk) < small + (512 << 10));
 }
 
+/// What is in use lies at the end, and idle segments before it.
+#[test]
+fn a_file_is_cut_shorter_when_what_its_last_segments_hold_finds_room_before() {
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    for first in (0..1800).step_by(60) {
+        let images: Vec<Image> = (first..first + 60).map(|no| whole(no, 5)).collect();
+        packed.write(Stream::Flushed, &images).unwrap();
+    }
+    let frees: Vec<Image> = (0..1700).map(free).collect();
+    packed.write(Stream::Flushed, &frees).unwrap();
+    packed.checkpoint().unwrap();
+    let before = packed.usage();
+    assert!(before.file_bytes > 8 * before.live_bytes, "{before:?}");
+    let mut rounds = 0;
+    while packed.shorten().unwrap() {
+        rounds += 1;
+        assert!(rounds < 100, "{:?}", packed.usage());
+    }
+    let after = packed.usage();
+    assert!(after.file_bytes < 2 * after.live_bytes + (4 << 20), "{rounds}: {after:?}");
+    assert!(after.file_bytes < before.file_bytes / 2, "{rounds}: {after:?}");
+    let check = |packed: &PackedFile| {
+        let mut page = vec![0; packed.settings.page_size.bytes()];
+        for no in 1700..1800 {
+            assert_eq!(packed.read(SPACE, no, &mut page).unwrap(), Found::Page);
+            assert_eq!(page, whole(no, 5).bytes);
+        }
+        assert_eq!(packed.read(SPACE, 5, &mut page).unwrap(), Found::Nothing);
+    };
+    check(&packed);
+    drop(packed);
+    check(&reopen(&disk, 2).unwrap());
+}
+
 /// The segment that a stream means to go on in lies behind the end of the file, and the disk is
 /// full: it goes on in one that is idle.
 #[test]
