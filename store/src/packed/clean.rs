@@ -103,9 +103,9 @@ impl PackedFile {
         }
     }
 
-    /// Moves what the last segment in use holds to idle segments before it, and cuts the file behind
-    /// what is left. Returns whether that made the file shorter: if not, a segment that is being
-    /// filled is the last, or there is no room before it.
+    /// Moves what the last segment in use holds to idle segments before it, and cuts the file
+    /// after what is left. Returns whether that made the file shorter. If not, a segment that is
+    /// being filled is the last, or there is no room before it.
     ///
     /// # Errors
     /// As [`PackedFile::clean`] and [`PackedFile::checkpoint`]. What was moved by then is durable.
