@@ -21,6 +21,7 @@
 //! closes a space takes it once after marking the space, so that no step writes to the file later.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -71,6 +72,8 @@ struct State {
     written: Option<(u64, Instant)>,
     /// All files have had a checkpoint since.
     is_settled: bool,
+    /// Spaces whose files could not be cut shorter since.
+    kept: BTreeSet<u32>,
 }
 
 /// What packed files take, over all of them.
@@ -211,7 +214,7 @@ impl Pool {
             return Ok(Some(takes_more_than(GOAL_PRESSING)));
         }
         if goal == GOAL_AT_REST && !state.is_settled {
-            if shorten_one(&candidates)? {
+            if shorten_one(&candidates, &mut state.kept)? {
                 return Ok(Some(false));
             }
             state.is_settled = true;
@@ -226,7 +229,7 @@ impl Pool {
         match state.written {
             Some((before, since)) if before == written => now - since >= REST_AFTER,
             _ => {
-                (state.written, state.is_settled) = (Some((written, now)), false);
+                *state = State { written: Some((written, now)), ..State::default() };
                 false
             }
         }
@@ -262,13 +265,17 @@ impl Pool {
     }
 }
 
-/// Cuts one file shorter by a segment; false if none can be.
-fn shorten_one(files: &[Candidate]) -> Result<bool> {
+/// Cuts one file shorter by a segment; false if none can be. Those that can't be are `kept`, and
+/// not tried again.
+fn shorten_one(files: &[Candidate], kept: &mut BTreeSet<u32>) -> Result<bool> {
     for Candidate { space, usage } in files {
         let idle = usage.file_bytes.saturating_sub(usage.occupied_bytes);
         let is_long = idle > SLACK && idle > usage.file_bytes / IDLE_SHARE;
-        if is_long && packed(space).shorten().map_err(Error::of_file)? {
-            return Ok(true);
+        if is_long && !kept.contains(&space.id()) {
+            if packed(space).shorten().map_err(Error::of_file)? {
+                return Ok(true);
+            }
+            kept.insert(space.id());
         }
     }
     Ok(false)
