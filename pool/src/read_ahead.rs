@@ -270,26 +270,27 @@ impl Pool {
             }
             let ops = parts.iter_mut().map(|(window, bytes)| file.read_op(window, bytes)).collect();
             let read = self.run_reads(ops);
-            if parts.is_empty() {
-                // One that is longer than the buffer.
-                for wanted in &rest[0].pages {
+            for ((window, bytes), is_read) in parts.iter().zip(read) {
+                for (at, wanted) in window.pages.iter().enumerate().filter(|_| is_read) {
+                    let page = pages[wanted.index].bytes(self);
+                    arrived[wanted.index] = match file.decode_in(window, bytes, at, page) {
+                        Ok(true) => true,
+                        // It has another place by now, or is spoilt.
+                        Ok(false) => file.read(wanted.space, wanted.no, page).is_ok(),
+                        Err(_) => false,
+                    };
+                }
+            }
+            rest = &rest[parts.len()..];
+            if parts.is_empty()
+                && let Some((window, later)) = rest.split_first()
+            {
+                // It is longer than the buffer.
+                for wanted in &window.pages {
                     let page = pages[wanted.index].bytes(self);
                     arrived[wanted.index] = file.read(wanted.space, wanted.no, page).is_ok();
                 }
-            }
-            rest = &rest[parts.len().max(1)..];
-            for ((window, bytes), _) in parts.iter().zip(read).filter(|(_, read)| *read) {
-                for (at, wanted) in window.pages.iter().enumerate() {
-                    let page = &mut pages[wanted.index];
-                    let id = page.id;
-                    arrived[wanted.index] =
-                        match file.decode_in(window, bytes, at, page.bytes(self)) {
-                            Ok(true) => true,
-                            // It has another place by now, or is spoilt.
-                            Ok(false) => file.read(id.space, id.no, page.bytes(self)).is_ok(),
-                            Err(_) => false,
-                        };
-                }
+                rest = later;
             }
         }
         arrived
