@@ -61,7 +61,7 @@ impl Moment {
             Moment::Upkeep => engine_thread(server, "tidepool-upkeep"),
             Moment::Backup => Some(backup.insert(Backup::prepare(server)).thread),
         };
-        let is_in_thread = thread.is_some_and(|thread| {
+        let was_seen_to_die = thread.is_some_and(|thread| {
             // Each kind of call of a thread is counted by itself.
             let name = self.calls()[rng.random_range(0..self.calls().len())];
             let number = rng.random_range(1..=self.calls_max());
@@ -82,14 +82,12 @@ impl Moment {
         });
         // A client may lose its connection before the server is seen to be gone.
         let has_ended = backup.as_ref().is_some_and(|backup| backup.client.is_finished());
-        let mut has_lost_server = false;
         server.kill9();
-        if let Some(backup) = backup {
-            has_lost_server = backup.client.join().expect("the backup's client doesn't panic");
-            // What there is of the copy is of no use.
-            let _ = fs::remove_dir_all(backup_dir(server));
-        }
-        is_in_thread || has_ended && has_lost_server
+        let Some(backup) = backup else { return was_seen_to_die };
+        let has_lost_server = backup.client.join().expect("the backup's client doesn't panic");
+        // What there is of the copy is of no use.
+        let _ = fs::remove_dir_all(backup_dir(server));
+        was_seen_to_die || has_ended && has_lost_server
     }
 
     /// The calls that the thread writes and syncs by.
