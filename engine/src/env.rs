@@ -121,6 +121,7 @@ fn open_pool(
         replacement: options.replacement,
         doublewrite: options.doublewrite,
         page_compression: options.page_compression,
+        compressed_tier: options.compressed_tier,
         memory_locked: options.memory_locked,
         check_page: crate::format::check_page,
         background: options.background,

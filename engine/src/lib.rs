@@ -113,7 +113,9 @@ pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, FileUsage, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
-pub use tidepool_pool::{Access, Advice, AdviceRow, Lsn, PageCompression, Sample, storage};
+pub use tidepool_pool::{
+    Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, storage,
+};
 pub use trx::{Isolation, TransactionOptions};
 pub use versioned::{LongValues, ReadRequest, ReadValue};
 

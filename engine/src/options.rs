@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
-use tidepool_pool::PageCompression;
+use tidepool_pool::{CompressedTier, PageCompression};
 
 /// Smallest and largest page size, in bytes.
 pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
@@ -157,6 +157,9 @@ pub struct Options {
     /// How pages of tables are compressed when they are written. Default
     /// [`PageCompression::Auto`].
     pub page_compression: PageCompression,
+    /// Whether part of the pool may hold compressed images of pages that left their frames. Default
+    /// [`CompressedTier::Auto`].
+    pub compressed_tier: CompressedTier,
     /// Whether files are opened with `O_DIRECT` (where the file system allows it). Default true.
     pub direct_io: bool,
     /// Whether the process locks its memory (`mlockall`), or is about to. Then only what the pool
@@ -209,6 +212,7 @@ impl Default for Options {
             max_purge_lag_delay: Duration::ZERO,
             doublewrite: true,
             page_compression: PageCompression::default(),
+            compressed_tier: CompressedTier::default(),
             direct_io: true,
             memory_locked: false,
             open_files: 0,

@@ -11,7 +11,7 @@ use crate::redo::RedoStats;
 use crate::trx::TrxStatus;
 use std::fmt;
 use tidepool_pool::trace::TraceStatus;
-use tidepool_pool::{PackedUsage, PoolStats, ResizeState, ResizeStatus};
+use tidepool_pool::{PackedUsage, PoolStats, ResizeState, ResizeStatus, TierStats};
 
 /// All counters at one moment, in a fixed order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -90,6 +90,20 @@ impl Status {
         self.push("pages_written", pool.pages_flushed);
         self.push("dblwr_pages_written", pool.doublewrite_pages);
         self.push("dblwr_writes", pool.doublewrite_writes);
+    }
+
+    /// The compressed tier's figures.
+    pub(crate) fn add_tier(&mut self, tier: &TierStats, page_size: u64) {
+        self.push("compressed_tier_bytes", tier.frames * page_size);
+        self.push("compressed_tier_bytes_max", tier.frames_max * page_size);
+        self.push("compressed_tier_pages", tier.images);
+        self.push("compressed_tier_image_bytes", tier.image_bytes);
+        self.push("compressed_tier_index_bytes", tier.index_bytes);
+        self.push("compressed_tier_hits", tier.hits);
+        self.push("compressed_tier_hits_us", tier.hits_us);
+        self.push("compressed_tier_inserted", tier.inserted);
+        self.push("compressed_tier_compressed", tier.compressed);
+        self.push("compressed_tier_dropped", tier.dropped);
     }
 
     /// What went through the files of pages, and what those of tables take.
@@ -401,6 +415,7 @@ mod tests {
     fn every_wait_has_counters_that_exist() {
         let mut status = Status::default();
         status.add_pool(&PoolStats::default());
+        status.add_tier(&TierStats::default(), 0);
         status.add_files(&PackedUsage::default(), &PoolStats::default());
         status.add_resize(&ResizeStatus::default());
         status.add_redo(&RedoStats::default());

@@ -115,6 +115,7 @@ typedef struct {
   uint8_t replacement; /* TP_REPLACEMENT_… */
   uint8_t force_recovery; /* 0 to 5 */
   uint8_t page_compression; /* TP_COMPRESSION_… */
+  uint8_t compressed_tier;  /* 0: off */
 } tp_options;
 
 /* From this level of force_recovery on nothing is written. */
@@ -153,6 +154,7 @@ int tp_set_dump_at_shutdown(tp_db *db, uint8_t on);
 int tp_set_scrub_days(tp_db *db, uint16_t days);
 /* A TP_COMPRESSION_…. */
 int tp_set_page_compression(tp_db *db, uint8_t value);
+int tp_set_compressed_tier(tp_db *db, uint8_t value);
 /* Begins a pass of the scrub; `now` is not looked at. */
 int tp_scrub(tp_db *db, uint8_t now);
 

@@ -12,7 +12,7 @@ namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
-    open_files, force_recovery, page_compression;
+    open_files, force_recovery, page_compression, compressed_tier;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 my_bool start_empty, accept_log_loss;
@@ -31,6 +31,9 @@ TYPELIB replacements = typelib("buffer_pool_replacement", replacement_names, arr
 
 const char *compression_names[] = {"AUTO", "OFF", "LZ4", "ZSTD", NullS}; /* as TP_COMPRESSION_… */
 TYPELIB compressions = typelib("page_compression", compression_names, array_elements(compression_names) - 1);
+
+const char *tier_names[] = {"OFF", "AUTO", NullS};
+TYPELIB tiers = typelib("compressed_tier", tier_names, array_elements(tier_names) - 1);
 
 constexpr ulong OLD_PCT = 37, OLD_TIME_MS = 1000;
 constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
@@ -162,6 +165,11 @@ void set_page_compression(THD *thd, st_mysql_sys_var *, void *variable, const vo
   apply<ulong>(thd, variable, value, tp_set_page_compression(engine.db, static_cast<uint8_t>(which)));
 }
 
+void set_compressed_tier(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const ulong which = *static_cast<const ulong *>(value);
+  apply<ulong>(thd, variable, value, tp_set_compressed_tier(engine.db, static_cast<uint8_t>(which)));
+}
+
 /* ON begins a pass; it always reads OFF. */
 void order_scrub(THD *thd, st_mysql_sys_var *, void *, const void *value) {
   if (!*static_cast<const my_bool *>(value)) return;
@@ -253,6 +261,10 @@ MYSQL_SYSVAR_ENUM(page_compression, page_compression, PLUGIN_VAR_RQCMDARG,
                   "How pages of tables are compressed when they are written: AUTO = by what brings most; OFF, LZ4 or ZSTD for "
                   "who wants it so. Pages that are there already stay as they are until they are written again",
                   nullptr, set_page_compression, TP_COMPRESSION_AUTO, &compressions);
+MYSQL_SYSVAR_ENUM(compressed_tier, compressed_tier, PLUGIN_VAR_RQCMDARG,
+                  "Whether part of the buffer pool holds compressed pages: AUTO = as much of it as saves time, found out "
+                  "by the engine; OFF = none",
+                  nullptr, set_compressed_tier, 1, &tiers);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
                    "were used once",
@@ -351,6 +363,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(page_size),
                                         MYSQL_SYSVAR(buffer_pool_replacement),
                                         MYSQL_SYSVAR(page_compression),
+                                        MYSQL_SYSVAR(compressed_tier),
                                         MYSQL_SYSVAR(old_blocks_pct),
                                         MYSQL_SYSVAR(old_blocks_time),
                                         MYSQL_SYSVAR(redo_log_capacity),
@@ -427,6 +440,7 @@ tp_options open_options() {
   options.memory_locked = locked_in_memory;
   options.replacement = static_cast<uint8_t>(buffer_pool_replacement);
   options.page_compression = static_cast<uint8_t>(page_compression);
+  options.compressed_tier = static_cast<uint8_t>(compressed_tier);
   return options;
 }
 

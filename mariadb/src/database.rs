@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidepool::{
-    AcceptLogLoss, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn, Options,
-    PageCompression, Replacement, Sample, TableDef, TraceOptions,
+    AcceptLogLoss, CompressedTier, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn,
+    Options, PageCompression, Replacement, Sample, TableDef, TraceOptions,
 };
 
 use crate::attachment::{Attached, AttachmentChanges};
@@ -51,6 +51,7 @@ pub struct OpenOptions {
     force_recovery: u8,
     /// A `TP_COMPRESSION_…`.
     page_compression: u8,
+    compressed_tier: u8,
 }
 
 impl OpenOptions {
@@ -86,6 +87,7 @@ impl OpenOptions {
                 _ => Replacement::Tide,
             },
             page_compression: page_compression(self.page_compression),
+            compressed_tier: compressed_tier(self.compressed_tier),
             ..Options::default()
         })
     }
@@ -99,6 +101,11 @@ fn page_compression(value: u8) -> PageCompression {
         TP_COMPRESSION_ZSTD => PageCompression::Zstd,
         _ => PageCompression::Auto,
     }
+}
+
+/// Whether there may be a compressed tier.
+fn compressed_tier(value: u8) -> CompressedTier {
+    if value == 0 { CompressedTier::Off } else { CompressedTier::Auto }
 }
 
 /// An index of a table to be created.
@@ -191,6 +198,8 @@ setters! {
     tp_set_scrub_days(db, value: u16) db.set_scrub_days(value);
     /// How pages are compressed: a `TP_COMPRESSION_…`.
     tp_set_page_compression(db, value: u8) db.set_page_compression(page_compression(value));
+    /// Whether part of the pool may hold compressed images.
+    tp_set_compressed_tier(db, value: u8) db.set_compressed_tier(compressed_tier(value));
     /// Begins a pass of the scrub.
     tp_scrub(db, _now: u8) db.scrub()?;
     /// Makes the log durable up to an LSN.

@@ -4,7 +4,7 @@
 //! [`page`] says what a page is, `latch` what the one atomic word of each page is, `frames` where
 //! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
-//! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
+//! chooses who leaves, `tier` keeps the compressed images of those who left, `dirty` knows what must be written and in what order, `flush` and
 //! [`doublewrite`] write it, `upkeep` keeps packed files short, `mirror` keeps second copies of a
 //! few pages, `read_ahead` reads what will be wanted, `background` has the threads. `resize`
 //! changes how many frames there are while all that goes on; `leisure` and `pace` say how fast what
@@ -49,6 +49,7 @@ mod stats;
 mod step;
 mod sync;
 mod tap;
+mod tier;
 pub mod trace;
 mod upkeep;
 mod view;
@@ -79,5 +80,7 @@ pub use space::Space;
 pub use stats::PoolStats;
 pub use step::{Steps, survive};
 pub use tap::Sample;
+pub use tier::split::TierDecision;
+pub use tier::{CompressedTier, SHARE_ONE, TierStats};
 pub use upkeep::PackedUsage;
 pub use view::{PageView, Retry};

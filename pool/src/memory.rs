@@ -69,6 +69,11 @@ impl Pool {
                 bytes: self.packed_usage().map_bytes,
                 bound_bytes: None,
             },
+            MemoryUse {
+                name: "compressed_tier_index",
+                bytes: self.tier_stats().index_bytes,
+                bound_bytes: None,
+            },
             MemoryUse { name: "tap_rings", bytes: self.tap_memory_bytes(), bound_bytes: None },
         ]
     }

@@ -103,6 +103,8 @@ struct Reading {
     access: Access,
     frame: u32,
     space: Arc<Space>,
+    /// Its bytes came from the compressed tier, not from its file.
+    was_in_tier: bool,
 }
 
 impl Reading {
@@ -238,9 +240,21 @@ impl Pool {
         pages: &mut [&mut Reading],
         buffer: &mut [u8],
     ) -> Vec<bool> {
+        let count = pages.len();
         const READ: &str = "a read of packed pages";
-        survive(READ, || self.read_images(file, pages, buffer))
-            .unwrap_or_else(|| vec![false; pages.len()])
+        let read = || {
+            for page in pages.iter_mut() {
+                let space = page.space.clone();
+                page.was_in_tier = self.read_from_tier(&space, page.id.no, page.bytes(self));
+            }
+            let mut in_file: Vec<&mut Reading> =
+                pages.iter_mut().map(|page| &mut **page).filter(|page| !page.was_in_tier).collect();
+            let arrived = self.read_images(file, &mut in_file, buffer);
+            let mut arrived = arrived.into_iter();
+            let came = |page: &&mut Reading| page.was_in_tier || arrived.next().unwrap_or(false);
+            pages.iter().map(came).collect()
+        };
+        survive(READ, read).unwrap_or_else(|| vec![false; count])
     }
 
     fn read_images(
@@ -314,7 +328,7 @@ impl Pool {
     ) -> Result<Option<Reading>> {
         let is_ours = self.install(space, word, no, frame)?;
         let id = PageId::new(space.id(), no);
-        Ok(is_ours.then(|| Reading { id, access, frame, space: space.clone() }))
+        Ok(is_ours.then(|| Reading { id, access, frame, space: space.clone(), was_in_tier: false }))
     }
 
     /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an
@@ -349,7 +363,7 @@ impl Pool {
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
         let mut buffer = self.read_ahead.buffer.lock();
         let mut batch = self.begin_batch(wanted);
-        let mut read = 0;
+        let (mut came, mut read) = (0, 0);
         for pages in batch.chunk_by_mut(|a, b| a.id.space == b.id.space) {
             let space = pages[0].space.clone();
             let size = self.page_size().bytes();
@@ -368,11 +382,12 @@ impl Pool {
                     continue;
                 }
                 self.finish_read(page, None);
-                read += 1;
+                came += 1;
+                read += u64::from(!page.was_in_tier);
             }
         }
-        self.counters.read_ahead.fetch_add(read as u64, Ordering::Relaxed);
-        read
+        self.counters.read_ahead.fetch_add(read, Ordering::Relaxed);
+        came
     }
 
     /// Reads pages of one file into their frames: neighbours with one read, through the buffer, and

@@ -320,7 +320,7 @@ impl Pool {
         let frames = self.frames();
         let limit = frames.limit();
         if worker.limit != Some(limit) {
-            self.replacement().set_capacity(limit);
+            self.fit_replacement();
             *worker = Worker {
                 limit: Some(limit),
                 wave_len: 1,
@@ -328,6 +328,9 @@ impl Pool {
                 sweep: worker.sweep.again(),
                 ..Worker::default()
             };
+        }
+        if self.release_tier_slice() {
+            return Slice::More;
         }
         if frames.debt() == 0 {
             worker.wave.clear();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use tidepool_store::packed::{self, PackedFile};
+use tidepool_store::packed::{self, Codec, PackedFile};
 use tidepool_store::{InPlaceFile, PageFile, ReadError};
 
 use crate::directory::Directory;
@@ -11,6 +11,9 @@ use crate::latch::PageWord;
 use crate::mapping::Accounting;
 use crate::mirror::Mirror;
 use crate::page::PageId;
+
+/// The number of the next space that is opened.
+static NEXT_INCARNATION: AtomicU32 = AtomicU32::new(0);
 
 /// An open tablespace. Made by `Pool::open_space`.
 pub struct Space {
@@ -25,6 +28,7 @@ pub struct Space {
     /// No page above this one has ever been resident.
     highest_resident: AtomicU32,
     page_count: AtomicU32,
+    incarnation: u32,
 }
 
 impl Space {
@@ -46,12 +50,18 @@ impl Space {
             discarded: AtomicBool::new(false),
             highest_resident: AtomicU32::new(0),
             page_count: AtomicU32::new(pages),
+            incarnation: NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed),
         })
     }
 
     /// The tablespace's number.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// A number that no other space of this process has, nor this one when it is opened again.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
     /// The name of its file.
@@ -81,6 +91,19 @@ impl Space {
     pub fn read_past_pool(&self, no: u32, page: &mut [u8]) -> Result<()> {
         let id = PageId::new(self.id, no);
         self.file.read(id, page).map_err(|error| read_error(&self.file, id, error))
+    }
+
+    /// The same; where the file is packed, `see` gets the image that the page was made of.
+    pub(crate) fn read_with_image(
+        &self,
+        no: u32,
+        page: &mut [u8],
+        see: impl FnOnce(Codec, &[u8]),
+    ) -> Result<()> {
+        let id = PageId::new(self.id, no);
+        let Some(file) = self.packed() else { return self.read_past_pool(no, page) };
+        let read = file.read_with_image(id.space, no, page, see).map_err(ReadError::from);
+        read.map(drop).map_err(|error| read_error(&self.file, id, error))
     }
 
     /// Makes sure that the file has room for `pages` pages, as far as a file can; a full disk shows

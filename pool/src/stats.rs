@@ -15,7 +15,7 @@ pub struct PoolStats {
     pub page_size_bytes: u64,
     /// Frames the pool may use.
     pub pages_total: u64,
-    /// Frames without a page, those never used included.
+    /// Frames without a page and without compressed images, those never used included.
     pub pages_free: u64,
     /// Resident pages.
     pub pages_data: u64,

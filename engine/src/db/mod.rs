@@ -74,7 +74,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
-use tidepool_pool::{Advice, Lsn, PageCompression, Pool};
+use tidepool_pool::{Advice, CompressedTier, Lsn, PageCompression, Pool};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -511,6 +511,13 @@ impl Db {
         self.inner.env.pool().set_page_compression(value);
     }
 
+    /// Changes whether part of the pool may hold compressed images.
+    pub fn set_compressed_tier(&self, value: CompressedTier) {
+        let _one = self.inner.setting.lock();
+        self.inner.options.write().compressed_tier = value;
+        self.inner.env.pool().set_compressed_tier(value);
+    }
+
     fn configure_replacement(&self) {
         let config = open::replacement(&self.inner.options.read());
         self.inner.env.pool().configure_replacement(&config);
@@ -586,6 +593,7 @@ impl Db {
         let mut status = Status::default();
         let pool = inner.env.pool().stats();
         status.add_pool(&pool);
+        status.add_tier(&inner.env.pool().tier_stats(), pool.page_size_bytes);
         status.add_files(&inner.env.pool().packed_usage(), &pool);
         status.add_page_trace(inner.env.pool().trace_status().as_ref());
         status.add_resize(&inner.env.pool().resize_status());

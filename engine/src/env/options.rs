@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool_pool::storage::Storage;
-use tidepool_pool::{PageCompression, ReplacementConfig};
+use tidepool_pool::{CompressedTier, PageCompression, ReplacementConfig};
 
 use crate::newest_runs::NewestRuns;
 use crate::options::{AcceptLogLoss, ForceRecovery, Options};
@@ -40,6 +40,8 @@ pub struct EnvOptions {
     pub doublewrite: bool,
     /// See [`Options::page_compression`].
     pub page_compression: PageCompression,
+    /// See [`Options::compressed_tier`].
+    pub compressed_tier: CompressedTier,
     /// Size of the redo log, bytes; 0 = automatic.
     pub redo_capacity_bytes: u64,
     /// Size of each of the two log buffers, bytes.
@@ -111,6 +113,7 @@ impl From<&Options> for EnvOptions {
             replacement: ReplacementConfig::default(),
             doublewrite: options.doublewrite,
             page_compression: options.page_compression,
+            compressed_tier: options.compressed_tier,
             redo_capacity_bytes: options.redo_capacity_bytes,
             redo_buffer_bytes: match options.memory_budget_bytes {
                 0 => REDO_BUFFER_BYTES,

@@ -108,6 +108,8 @@ pub(super) struct Curve {
     points: Vec<Point>,
     /// The pool's present size, in frames.
     present: f64,
+    /// Pages that it holds, compressed or not, as a multiple of its frames.
+    reach_factor: f64,
     /// The highest rate that costs permit.
     rate_max: f64,
     recent: Recent,
@@ -178,6 +180,7 @@ impl Curve {
             config: *config,
             points: Vec::new(),
             present: 0.0,
+            reach_factor: 1.0,
             rate_max: 1.0,
             recent: Recent::new(),
             requests: 0.0,
@@ -235,6 +238,11 @@ impl Curve {
         Ok(())
     }
 
+    /// Tells how many pages a pool holds for each of its frames, part of them compressed.
+    pub(super) fn set_reach(&mut self, factor: f64) {
+        self.reach_factor = factor;
+    }
+
     /// Goes over to another policy, or other settings of it; the evidence is kept until better
     /// comes.
     pub(super) fn configure(&mut self, config: &ReplacementConfig) -> Result<()> {
@@ -265,8 +273,10 @@ impl Curve {
 
     /// Takes requests for sampled pages, in order of time, without those that are certain hits.
     pub(super) fn observe(&mut self, events: &[Event]) {
-        let present = self.points.iter().position(|point| point.size() >= self.present);
-        let (present, last) = (present.unwrap_or(0), self.points.len() - 1);
+        let present =
+            self.points.iter().position(|point| point.size() >= self.present * self.reach_factor);
+        let last = self.points.len() - 1;
+        let present = present.unwrap_or(last);
         for event in events {
             let request = request_of(event);
             let counts = event.touch != Touch::Created;

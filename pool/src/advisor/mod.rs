@@ -133,9 +133,24 @@ impl Pool {
         if let Err(error) = self.advise() {
             tracing::error!(%error, "the advisor is stuck");
         }
+        self.split();
+    }
+
+    /// Calls `each` with the miss ratio by number of frames, how much time that was observed for,
+    /// and the requests a second. `None` while there is no evidence.
+    pub(crate) fn with_curve<T>(
+        &self,
+        each: impl FnOnce(&dyn Fn(f64) -> f64, Duration, f64) -> Option<T>,
+    ) -> Option<T> {
+        let state = self.advisor.state.lock();
+        let curve = &state.curve;
+        curve.miss_ratio(1.0)?;
+        let miss_ratio = |frames: f64| curve.miss_ratio(frames).unwrap_or(0.0);
+        each(&miss_ratio, curve.window().1, curve.requests_per_second())
     }
 
     fn advise(&self) -> Result<()> {
+        let reach_factor = self.reach_factor();
         let mut state = self.advisor.state.lock();
         let state = &mut *state;
         if !state.enabled {
@@ -162,6 +177,7 @@ impl Pool {
         self.replacement().observe(&state.sampled, pages_per_sample);
 
         state.curve.set_present(self.frames().limit())?;
+        state.curve.set_reach(reach_factor);
         state.curve.observe(&state.events);
         let dropped =
             drained.dropped as f64 / (drained.dropped + drained.events as u64).max(1) as f64;
@@ -206,11 +222,13 @@ impl Pool {
 
     /// What other sizes of the pool would bring.
     pub fn advice(&self) -> Advice {
+        let reach_factor = self.reach_factor();
         let state = self.advisor.state.lock();
         let (curve, frames) = (&state.curve, self.frames().limit() as f64);
         let requests_per_second = curve.requests_per_second();
         let row = |&size_factor: &f64| {
-            let miss_ratio = curve.miss_ratio(frames * size_factor).unwrap_or(0.0);
+            let reach = frames * size_factor * reach_factor;
+            let miss_ratio = curve.miss_ratio(reach).unwrap_or(0.0);
             AdviceRow {
                 size_bytes: (frames * size_factor) as u64 * self.page_size().bytes() as u64,
                 size_factor,

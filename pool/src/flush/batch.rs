@@ -303,7 +303,7 @@ impl Pool {
         let in_place = pages.partition_point(|page| page.space.packed().is_none());
         let (in_place, packed) = pages.split_at(in_place);
         let (mut results, mut failed_sync) = self.write_in_place(flusher, buffer, in_place);
-        for result in self.write_packed(flusher.page_size, buffer, packed) {
+        for result in self.write_packed(flusher.page_size, buffer, packed, cause) {
             if let Err(Error::Storage(error)) = &result
                 && error.op == StorageOp::Sync
             {

@@ -4,11 +4,14 @@
 
 use tidepool_store::packed::{self, Image, PackedFile, Prepared, Stream, Threads};
 
+use super::Cause;
 use super::batch::{Copied, slot_range};
 use crate::error::{Error, Result};
 use crate::page::PageSize;
 use crate::pool::Pool;
+use crate::replacement::Access;
 use crate::step::survive;
+use crate::tier::Origin;
 
 impl Pool {
     /// Writes copies of pages of packed files, sorted by file, and syncs the files. Says of each
@@ -18,6 +21,7 @@ impl Pool {
         page_size: PageSize,
         buffer: &[u8],
         pages: &[Copied],
+        cause: Cause,
     ) -> Vec<Result<()>> {
         if pages.is_empty() {
             return Vec::new();
@@ -28,9 +32,36 @@ impl Pool {
                 .iter()
                 .map(|page| self.image_of(page, &buffer[slot_range(page_size, page.slot)]))
                 .collect();
-            self.append(pages, &images)
+            let outcomes = self.append(pages, &images);
+            self.note_written(pages, &images, &outcomes, cause);
+            outcomes
         });
         written.unwrap_or_else(|| vec![Err(Error::Panicked(WRITE)); pages.len()])
+    }
+
+    /// Has the compressed tier keep the images of pages that were written because frames ran short,
+    /// for they leave soon, and forget older images of the others.
+    fn note_written(
+        &self,
+        pages: &[Copied],
+        images: &[Image],
+        outcomes: &[Result<()>],
+        cause: Cause,
+    ) {
+        let is_kept = cause == Cause::Eviction && self.keeps_images_of(Access::Normal);
+        for ((page, image), outcome) in pages.iter().zip(images).zip(outcomes) {
+            match outcome {
+                Ok(()) if is_kept => {
+                    let key = page.space.tier_key(page.id.no);
+                    self.keep_image(key, image.codec, &image.bytes, Origin::Written);
+                }
+                Ok(()) => {
+                    self.note_image(&image.bytes);
+                    self.forget_image(&page.space, page.id.no);
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     fn image_of(&self, page: &Copied, bytes: &[u8]) -> Image {

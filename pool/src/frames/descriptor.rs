@@ -24,7 +24,9 @@ pub(crate) struct Descriptor {
     pub(crate) flushing: AtomicU64,
     /// The version that the frame's next page word starts from. Changes in transit.
     version: AtomicU32,
-    _reserved: AtomicU32,
+    /// The shard of the compressed tier that has the frame, plus one; 0: none has. Changes under the
+    /// shard's mutex.
+    tier_shard: AtomicU32,
 }
 
 // SAFETY: nothing but atomic integers.
@@ -38,6 +40,16 @@ impl Descriptor {
     /// Only by the thread that has the frame in transit or its page latched exclusively.
     pub(crate) fn set_page(&self, id: Option<PageId>) {
         self.page.store(id.map_or(0, |id| id.to_u64() + 1), Ordering::Release);
+    }
+
+    /// The shard of the compressed tier whose images the frame holds.
+    pub(crate) fn tier_shard(&self) -> Option<u32> {
+        self.tier_shard.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Only under the mutex of that shard.
+    pub(crate) fn set_tier_shard(&self, shard: Option<u32>) {
+        self.tier_shard.store(shard.map_or(0, |shard| shard + 1), Ordering::Release);
     }
 
     pub(crate) fn version(&self) -> u32 {

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::replacement::Access;
 use crate::stats::{count, count_time};
 use crate::sync::Wants;
+use crate::tier::{Key, Origin};
 
 /// How many of the coldest pages a thread looks at first for one that it can evict at once.
 pub(crate) const NEAR_DEPTH: usize = 64;
@@ -22,6 +24,15 @@ const STARVED: Duration = Duration::from_secs(10);
 /// processor, and as much again of theirs for waking it.
 fn slack_of(reserve: u32) -> u32 {
     reserve / 4
+}
+
+/// What happens to the image of a page that leaves its frame and has none in the compressed tier.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Images {
+    /// None is made: the thread has something else to do.
+    Leave,
+    /// It is made, if the page was used.
+    Make,
 }
 
 /// Outcome of [`Pool::try_evict`].
@@ -42,6 +53,10 @@ pub(crate) fn reserve_of(frames: u32) -> u32 {
 impl Pool {
     /// Tries to take the page out of `frame`. Never waits.
     pub(crate) fn try_evict(&self, frame: u32) -> Eviction {
+        self.try_evict_and(frame, Images::Leave)
+    }
+
+    fn try_evict_and(&self, frame: u32, images: Images) -> Eviction {
         let descriptor = self.frames.descriptor(frame);
         let Some(id) = descriptor.page() else { return Eviction::Busy };
         if descriptor.is_dirty() {
@@ -65,6 +80,9 @@ impl Pool {
         if !self.replacement.was_accessed(frame) {
             count(&self.counters.read_ahead_evicted);
         }
+        if let Some(space) = spaces.get(&id.space) {
+            self.leave_for_tier(space.tier_key(id.no), frame, images);
+        }
         self.replacement.remove(frame);
         let is_awaited = word.load().has_waiters();
         self.vacate(word, frame);
@@ -73,6 +91,24 @@ impl Pool {
         }
         count(&self.counters.pages_evicted);
         Eviction::Done
+    }
+
+    /// Has the compressed tier know that a clean page leaves its frame, and hold its image if the
+    /// page is worth that. The caller has the page latched exclusively.
+    fn leave_for_tier(&self, key: Key, frame: u32, images: Images) {
+        if self.note_evicted(key) || images == Images::Leave {
+            return;
+        }
+        let is_wanted = self.replacement.heat(frame).is_some_and(|heat| heat > 0);
+        if !is_wanted || !self.keeps_images_of(Access::Normal) {
+            return;
+        }
+        #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
+        // SAFETY: the page in the frame is latched exclusively, by the caller.
+        let bytes = unsafe { self.frames.bytes(frame) };
+        let mut image = Vec::new();
+        let codec = self.page_compression().codec().encode(bytes, &mut image);
+        self.keep_image(key, codec, &image, Origin::Evicted);
     }
 
     /// A frame without a page, in transit. May wait; see the head of this module.
@@ -201,7 +237,7 @@ impl Pool {
             let before = evicted;
             let mut dirty = false;
             for &frame in &coldest {
-                match self.try_evict(frame) {
+                match self.try_evict_and(frame, Images::Make) {
                     Eviction::Done => {
                         self.frames.give(frame);
                         evicted += 1;

@@ -15,6 +15,7 @@ use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::{count, count_time};
 use crate::step::survive;
+use crate::tier::Origin;
 
 /// Outcome of [`Pool::load`].
 pub(super) enum Load {
@@ -97,8 +98,13 @@ impl Pool {
         let bytes = unsafe { self.frames.bytes_mut(frame) };
         let began = Instant::now();
         const READ: &str = "a read of a page";
+        let mut is_in_tier = false;
         let read = || {
-            let read = space.read_past_pool(no, bytes);
+            if self.read_from_tier(space, no, bytes) {
+                is_in_tier = true;
+                return Ok(());
+            }
+            let read = self.read_file(space, no, bytes, hint);
             let read = read.and_then(|()| self.verify(space, no, bytes));
             if (read.is_err() || page::is_zero(bytes)) && self.read_mirrored(space, no, bytes) {
                 return Ok(());
@@ -107,8 +113,14 @@ impl Pool {
         };
         if let Err(error) = survive(READ, read).unwrap_or(Err(Error::Panicked(READ))) {
             count(&self.counters.read_errors);
+            self.forget_image(space, no);
             self.abandon(word, frame);
             return Err(error);
+        }
+        if is_in_tier {
+            count(&self.counters.pages_data);
+            self.replacement.insert(frame, PageId::new(space.id(), no), hint);
+            return Ok(Load::Done(frame));
         }
         let took = began.elapsed();
         match hint.is_for_scan() {
@@ -123,6 +135,15 @@ impl Pool {
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
         Ok(Load::Done(frame))
+    }
+
+    /// Reads a page from its file, and keeps the image if a query wants the page.
+    fn read_file(&self, space: &Space, no: u32, bytes: &mut [u8], hint: Access) -> Result<()> {
+        let key = space.tier_key(no);
+        space.read_with_image(no, bytes, |codec, image| match self.keeps_images_of(hint) {
+            true => self.keep_image(key, codec, image, Origin::Read),
+            false => self.note_image(image),
+        })
     }
 
     /// Reads a page that its own file does not give from the space's mirror, and writes it home

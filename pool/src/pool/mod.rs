@@ -51,6 +51,7 @@ use crate::space::Space;
 use crate::stats::{Counters, PoolStats};
 use crate::storage::Storage;
 use crate::tap::{self, Taps};
+use crate::tier::{CompressedTier, Tier};
 use crate::trace::Recorder;
 use crate::upkeep::Upkeep;
 use tidepool_store::LogThrottle;
@@ -77,6 +78,8 @@ pub struct PoolConfig {
     pub doublewrite: bool,
     /// How pages of packed files are compressed.
     pub page_compression: PageCompression,
+    /// Whether part of the pool holds compressed images of pages that left their frames.
+    pub compressed_tier: CompressedTier,
     /// Pages written in one batch; fewer while the pool has not eight times as many.
     pub flush_batch_pages: usize,
     /// Ask the kernel for huge pages.
@@ -102,6 +105,7 @@ impl Default for PoolConfig {
             replacement: ReplacementConfig::default(),
             doublewrite: true,
             page_compression: PageCompression::default(),
+            compressed_tier: CompressedTier::default(),
             flush_batch_pages: 128,
             huge_pages: true,
             memory_locked: false,
@@ -186,6 +190,7 @@ pub struct Pool {
     /// A [`PageCompression`].
     pub(crate) compression: AtomicU8,
     pub(crate) upkeep: Upkeep,
+    pub(crate) tier: Tier,
 }
 
 impl Pool {
@@ -239,6 +244,7 @@ impl Pool {
             resize: Resize::default(),
             compression: AtomicU8::new(config.page_compression as u8),
             upkeep: Upkeep::default(),
+            tier: Tier::new(config.compressed_tier),
         });
         if config.background {
             Background::start(&pool)?;
@@ -345,7 +351,7 @@ impl Pool {
         PoolStats {
             page_size_bytes: self.page_size().bytes() as u64,
             pages_total,
-            pages_free: pages_total.saturating_sub(pages_data),
+            pages_free: pages_total.saturating_sub(pages_data + u64::from(self.tier.held())),
             pages_data,
             pages_dirty: self.dirty.count(),
             pages_old: replacement.pages_old,

@@ -131,7 +131,7 @@ pub(crate) trait Replacement: Send + Sync {
 }
 
 /// Spreads page addresses over all bits.
-fn hash(page: u64) -> u64 {
+pub(crate) fn hash(page: u64) -> u64 {
     let mut x = page ^ 0x5851_F42D_4C95_7F2D;
     x = (x ^ x >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     x = (x ^ x >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);

@@ -14,7 +14,8 @@ impl Pool {
     pub(super) fn excess(&self) -> u64 {
         let pages = self.counters.pages_data.load(Ordering::Relaxed);
         let free = (self.reserve() / 2) as u64;
-        (pages + free).saturating_sub(self.frames().limit() as u64)
+        let images = u64::from(self.tier.held());
+        (pages + images + free).saturating_sub(self.frames().limit() as u64)
     }
 
     /// Whether so few frames are free that they should be left to queries that miss.

@@ -125,6 +125,7 @@ impl Pool {
         let mut free = None;
         for frame in first..first + frames.per_extent() {
             if frames.descriptor(frame).page().is_none() {
+                worker.progress |= self.release_tier_frame(frame);
                 continue;
             }
             let Some(to) = free.take().or_else(|| self.take_to_move(worker)) else { return false };

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
+use super::codec::Codec;
 use super::entry::{Entry, IMAGE_MAX, Identity, Object};
 use super::error::Result;
 use super::file::{Found, PackedFile};
@@ -61,9 +62,27 @@ impl PackedFile {
     /// [`Error::Corrupt`](super::Error::Corrupt) unless the file has exactly the bytes that were
     /// written last: another page, an older version and spoilt bytes are all found out.
     pub fn read(&self, space: u32, no: u32, page: &mut [u8]) -> Result<Found> {
+        self.read_with_image(space, no, page, |_, _| {})
+    }
+
+    /// The same; `see` gets the image that the page was made of, if it has one.
+    ///
+    /// # Errors
+    /// As [`PackedFile::read`].
+    pub fn read_with_image(
+        &self,
+        space: u32,
+        no: u32,
+        page: &mut [u8],
+        see: impl FnOnce(Codec, &[u8]),
+    ) -> Result<Found> {
         self.check_length(page);
         let object = Object::Page { space, no };
-        let decode = |entry: Entry, image: &[u8]| entry.codec.decode(image, page);
+        let decode = |entry: Entry, image: &[u8]| {
+            entry.codec.decode(image, page)?;
+            see(entry.codec, image);
+            Ok::<(), &str>(())
+        };
         match self.newest_image(space, no, decode)? {
             Some(Ok(())) => Ok(Found::Page),
             Some(Err(why)) => Err(self.corrupt(object, why)),

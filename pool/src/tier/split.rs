@@ -1,0 +1,355 @@
+//! How much of the pool the tier has.
+//!
+//! # Method
+//! Of a pool of *L* frames the tier has the share *s*. So *P = L (1 − s)* frames hold pages, and
+//! the tier holds the images of *L s (1 − d) / c* others, where *c* is an image's share of a frame
+//! and *d* the share of the images whose page is resident as well. Together the pool *reaches R*
+//! pages. The advisor's miss-ratio curve *m* says what share of the requests finds its page neither
+//! in *P* nor in *R* frames. A request costs, on average,
+//!
+//! ```text
+//!   (m(P) − m(R)) × time of a hit in the tier  +  m(R) × time of a read
+//! ```
+//!
+//! Both times are measured, the wait in a queue included, so a volume that allows few reads a second
+//! counts as slow. The share of the least cost is the one to go for.
+//!
+//! # Steadiness
+//! The share moves only if that saves [`GAIN_MIN`] of the cost and [`SAVED_MIN`] of a thread's time,
+//! by [`STEP`] at most, and rests between two moves until the curve and the times have followed.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{SHARE_ONE, Tier};
+use crate::pool::Pool;
+
+/// Shares that are compared lie so far apart.
+const GRID: u32 = 50;
+/// The largest share.
+const SHARE_MAX: u32 = 850;
+/// The most that one move changes the share.
+const STEP: u32 = 150;
+/// A move must save this share of the cost …
+const GAIN_MIN: f64 = 0.05;
+/// … and so many seconds a second, over all threads.
+const SAVED_MIN: f64 = 0.005;
+/// How long nothing moves after a move.
+const REST: Duration = Duration::from_secs(4);
+/// How often the cost is looked at.
+const EVERY: Duration = Duration::from_secs(1);
+/// How much time the curve must know of before anything moves.
+const EVIDENCE: Duration = Duration::from_secs(5);
+/// Reads or hits that a measured time must have.
+const TIMED_MIN: u64 = 20;
+/// The time of a hit before any was measured, in microseconds: copying an image and decompressing
+/// it.
+const HIT_US: f64 = 25.0;
+/// What images take beside their bytes, as long as it is not measured.
+const SLAB_LOSS: f64 = 0.1;
+/// The share of images whose page is resident, as long as it is not measured.
+const DUPLICATES: f64 = 0.2;
+/// Decisions that are kept.
+const DECISIONS_MAX: usize = 64;
+
+/// A decision about the tier's share of the pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TierDecision {
+    /// When it was taken.
+    pub taken_at: SystemTime,
+    /// Bytes of the tier's frames before.
+    pub from_bytes: u64,
+    /// The same, from then on.
+    pub to_bytes: u64,
+    /// Why, in a sentence with the figures.
+    pub reason: String,
+    /// The share of requests that are to be read from files, as predicted for the time after.
+    pub predicted_miss_ratio: f64,
+}
+
+/// What the cost of a share is computed from.
+pub(super) struct Model<'a> {
+    /// Frames of the pool.
+    pub(super) limit: f64,
+    /// The miss ratio of so many frames.
+    pub(super) miss_ratio: &'a dyn Fn(f64) -> f64,
+    /// Frames that an image takes.
+    pub(super) image_share: f64,
+    /// Share of the images whose page is resident.
+    pub(super) duplicates: f64,
+    /// The time of a hit in the tier, and that of a read, in microseconds.
+    pub(super) hit_us: f64,
+    pub(super) read_us: f64,
+}
+
+impl Model<'_> {
+    /// Pages that the pool holds in either form.
+    pub(super) fn reach(&self, share: u32) -> f64 {
+        let share = f64::from(share) / f64::from(SHARE_ONE);
+        let images = share * (1.0 - self.duplicates) / self.image_share;
+        self.limit * (1.0 - share + images)
+    }
+
+    /// Share of the requests that find the image in the tier, and share of those that read.
+    pub(super) fn hits_and_misses(&self, share: u32) -> (f64, f64) {
+        let pages = self.limit * f64::from(SHARE_ONE - share) / f64::from(SHARE_ONE);
+        let out_of_frames = (self.miss_ratio)(pages);
+        let read = (self.miss_ratio)(self.reach(share).max(pages)).min(out_of_frames);
+        (out_of_frames - read, read)
+    }
+
+    /// What a request costs on average, in microseconds.
+    pub(super) fn cost_us(&self, share: u32) -> f64 {
+        let (hits, misses) = self.hits_and_misses(share);
+        hits * self.hit_us + misses * self.read_us
+    }
+
+    /// The share to go to from `now`, where `requests` come a second.
+    pub(super) fn next_share(&self, now: u32, requests: f64) -> u32 {
+        let cost_now = self.cost_us(now);
+        let shares = (0..=SHARE_MAX).step_by(GRID as usize);
+        // Of equals the smallest.
+        let best = shares.min_by(|&a, &b| self.cost_us(a).total_cmp(&self.cost_us(b)));
+        let best = best.expect("the grid is not empty");
+        let saved = cost_now - self.cost_us(best);
+        let is_worth_it = saved >= GAIN_MIN * cost_now && saved * requests / 1e6 >= SAVED_MIN;
+        match is_worth_it {
+            true => best.clamp(now.saturating_sub(STEP), now + STEP),
+            false => now,
+        }
+    }
+}
+
+/// What is known of the times, and when the share may move again.
+#[derive(Default)]
+pub(crate) struct Splitter {
+    looked_at: Option<Instant>,
+    moved_at: Option<Instant>,
+    reads: Timed,
+    hits: Timed,
+    passed: (u64, u64),
+    decisions: VecDeque<TierDecision>,
+}
+
+/// The mean time of an event of late.
+#[derive(Default)]
+struct Timed {
+    count: u64,
+    us: u64,
+    mean_us: Option<f64>,
+}
+
+impl Timed {
+    /// Takes the counters' present values.
+    fn note(&mut self, count: u64, us: u64) {
+        let events = count - self.count;
+        if events < TIMED_MIN {
+            return;
+        }
+        let mean = (us - self.us) as f64 / events as f64;
+        (self.count, self.us) = (count, us);
+        self.mean_us = Some(self.mean_us.map_or(mean, |before| before + (mean - before) * 0.3));
+    }
+}
+
+impl Splitter {
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = |since: Option<Instant>, pause| since.is_none_or(|at| now - at >= pause);
+        if !is_due(self.looked_at, EVERY) {
+            return false;
+        }
+        self.looked_at = Some(now);
+        is_due(self.moved_at, REST)
+    }
+}
+
+impl Pool {
+    /// Looks whether the tier should have another share of the pool, and gives it that. Called by
+    /// the advisor's thread.
+    pub(crate) fn split(&self) {
+        if self.compressed_tier() == super::CompressedTier::Off || !self.background.runs() {
+            return;
+        }
+        let now = Instant::now();
+        let mut splitter = self.tier.splitter.lock();
+        let splitter = &mut *splitter;
+        if !splitter.is_due(now) {
+            return;
+        }
+        let (stats, tier) = (self.stats(), self.tier_stats());
+        splitter.reads.note(stats.reads, stats.reads_us);
+        splitter.hits.note(tier.hits, tier.hits_us);
+        splitter.note_duplicates(&self.tier, self.tier_passed());
+        self.tier.age();
+        let limit = self.frames().limit();
+        let known = self.tier.image_share(self.page_size().bytes()).zip(splitter.reads.mean_us);
+        let (Some((image_bytes, read_us)), true) = (known, limit >= super::POOL_FRAMES_MIN) else {
+            return;
+        };
+        let from = self.tier.share();
+        let to = self.with_curve(|curve, evidence, requests| {
+            if evidence < EVIDENCE {
+                return None;
+            }
+            let held = (tier.frames * stats.page_size_bytes) as f64;
+            let loss = match tier.images > 1000 {
+                true => (held / tier.image_bytes.max(1) as f64).clamp(1.0, 2.0),
+                false => 1.0 + SLAB_LOSS,
+            };
+            let model = Model {
+                limit: f64::from(limit),
+                miss_ratio: curve,
+                image_share: (image_bytes * loss).max(0.01),
+                duplicates: self.tier.duplicates().unwrap_or(DUPLICATES),
+                hit_us: splitter.hits.mean_us.unwrap_or(HIT_US),
+                read_us,
+            };
+            let to = model.next_share(from, requests);
+            (to != from)
+                .then(|| (to, reason(&model, from, to, requests), model.hits_and_misses(to).1))
+        });
+        let Some((to, reason, predicted_miss_ratio)) = to else { return };
+        splitter.moved_at = Some(now);
+        let bytes = |share: u32| {
+            stats.page_size_bytes * u64::from(limit) * u64::from(share) / u64::from(SHARE_ONE)
+        };
+        if splitter.decisions.len() == DECISIONS_MAX {
+            splitter.decisions.pop_front();
+        }
+        tracing::debug!(from, to, reason, "the compressed tier changes its share");
+        splitter.decisions.push_back(TierDecision {
+            taken_at: SystemTime::now(),
+            from_bytes: bytes(from),
+            to_bytes: bytes(to),
+            reason,
+            predicted_miss_ratio,
+        });
+        self.set_tier_share(to);
+    }
+
+    /// The last decisions about the compressed tier, oldest first.
+    pub fn tier_decisions(&self) -> Vec<TierDecision> {
+        self.tier.splitter.lock().decisions.iter().cloned().collect()
+    }
+
+    /// How many pages the pool holds in either form, as a multiple of its frames.
+    pub(crate) fn reach_factor(&self) -> f64 {
+        let tier = self.tier_stats();
+        if tier.frames == 0 {
+            return 1.0;
+        }
+        let duplicates = self.tier.duplicates().unwrap_or(DUPLICATES);
+        let limit = f64::from(self.frames().limit().max(1));
+        let images = tier.images as f64 * (1.0 - duplicates);
+        ((limit - tier.frames as f64 + images) / limit).max(1.0)
+    }
+
+    /// Images that the hands passed, and of these the ones whose page was resident.
+    fn tier_passed(&self) -> (u64, u64) {
+        let passed = self.tier.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            (shard.passed, shard.passed_resident)
+        });
+        passed.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
+    }
+}
+
+impl Splitter {
+    fn note_duplicates(&mut self, tier: &Tier, passed: (u64, u64)) {
+        let images = passed.0 - self.passed.0;
+        if images < 1000 {
+            return;
+        }
+        let share = (passed.1 - self.passed.1) as f64 / images as f64;
+        self.passed = passed;
+        let before = tier.duplicates().unwrap_or(share);
+        tier.set_duplicates((before + (share - before) * 0.3).clamp(0.0, 0.9));
+    }
+}
+
+/// The sentence that the decision's log has.
+fn reason(model: &Model<'_>, from: u32, to: u32, requests: f64) -> String {
+    let ((hits_before, reads_before), (hits, reads)) =
+        (model.hits_and_misses(from), model.hits_and_misses(to));
+    format!(
+        "an image takes {:.0} % of a frame, a read {:.0} µs, a hit in the tier {:.0} µs; \
+         with {:.0} % of the pool instead of {:.0} %, {:.0} instead of {:.0} pages a second are read from files, \
+         and {:.0} instead of {:.0} decompressed from the tier",
+        model.image_share * 100.0,
+        model.read_us,
+        model.hit_us,
+        f64::from(to) / 10.0,
+        f64::from(from) / 10.0,
+        reads * requests,
+        reads_before * requests,
+        hits * requests,
+        hits_before * requests,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uniform accesses to `pages` pages.
+    fn uniform(pages: f64) -> impl Fn(f64) -> f64 {
+        move |frames: f64| (1.0 - frames / pages).max(0.0)
+    }
+
+    fn model(miss_ratio: &dyn Fn(f64) -> f64) -> Model<'_> {
+        Model {
+            limit: 10_000.0,
+            miss_ratio,
+            image_share: 0.25,
+            duplicates: 0.2,
+            hit_us: 25.0,
+            read_us: 300.0,
+        }
+    }
+
+    fn settled(model: &Model<'_>, requests: f64) -> u32 {
+        let mut share = 0;
+        for _ in 0..20 {
+            let next = model.next_share(share, requests);
+            assert!(next.abs_diff(share) <= STEP);
+            if next == share {
+                return share;
+            }
+            share = next;
+        }
+        panic!("the share does not come to rest");
+    }
+
+    #[test]
+    fn data_that_fits_as_images_gets_just_enough_of_them() {
+        let curve = uniform(20_000.0);
+        let model = model(&curve);
+        let share = settled(&model, 10_000.0);
+        assert!((400..=600).contains(&share), "{share}");
+        assert!(model.reach(share) >= 19_000.0);
+    }
+
+    #[test]
+    fn nothing_is_compressed_where_it_brings_nothing() {
+        let fits = uniform(9_000.0);
+        assert_eq!(settled(&model(&fits), 10_000.0), 0, "all pages fit in frames");
+        let large = uniform(40_000.0);
+        let hardly_shrinks = Model { image_share: 0.74, ..model(&large) };
+        assert_eq!(settled(&hardly_shrinks, 10_000.0), 0);
+        let fast_disk = Model { read_us: 40.0, image_share: 0.5, ..model(&large) };
+        assert_eq!(settled(&fast_disk, 10_000.0), 0);
+        let idle = model(&large);
+        assert_eq!(settled(&idle, 1.0), 0, "a request a second");
+    }
+
+    #[test]
+    fn the_tier_goes_when_the_data_shrinks() {
+        let curve = uniform(9_000.0);
+        let model = model(&curve);
+        let mut share = 600;
+        for _ in 0..10 {
+            share = model.next_share(share, 10_000.0);
+        }
+        assert!(model.hits_and_misses(share).0 < 0.05, "{share}");
+    }
+}
