@@ -24,6 +24,8 @@ const ST_FIELD_INFO buffer_pool_columns[] = {
     Column("PAGES_DATA", ULonglong(), NOT_NULL),
     Column("PAGES_DIRTY", ULonglong(), NOT_NULL),
     Column("PAGES_OLD", ULonglong(), NOT_NULL),
+    Column("COMPRESSED_TIER_BYTES", ULonglong(), NOT_NULL),
+    Column("COMPRESSED_TIER_PAGES", ULonglong(), NOT_NULL),
     Column("HIT_RATIO", Decimal(SHARE_DIGITS), NULLABLE),
     Column("RESIZE_LONGEST_WAIT_US", ULonglong(), NOT_NULL),
     CEnd()};

@@ -135,6 +135,8 @@ fn buffer_pool(pool: &BufferPoolReport, take: Take<'_>) {
         Cell::Unsigned(pool.pages_data),
         Cell::Unsigned(pool.pages_dirty),
         Cell::Unsigned(pool.pages_old),
+        Cell::Unsigned(pool.tier_bytes),
+        Cell::Unsigned(pool.tier_pages),
         Cell::or_null(pool.hit_ratio(), Cell::Real),
         Cell::Unsigned(pool.longest_resize_wait_us),
     ]);

@@ -3,7 +3,7 @@
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::priority::Priority;
 use crate::signal::Signal;
+use crate::stats::thread_time;
 use crate::step::Steps;
 
 /// What each thread sleeps on.
@@ -34,6 +35,8 @@ pub(crate) struct Background {
     signals: Arc<Signals>,
     priority: Arc<Priority>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Processor's time of cleaner, evictor and upkeep, in microseconds.
+    busy_us: AtomicU64,
 }
 
 /// How long a thread sleeps if nobody wakes it.
@@ -66,6 +69,7 @@ impl Background {
             signals: Arc::default(),
             priority: Arc::new(Priority::new()),
             threads: Mutex::default(),
+            busy_us: AtomicU64::new(0),
         }
     }
 
@@ -100,6 +104,18 @@ impl Background {
 
     pub(crate) fn wake_upkeep(&self) {
         self.signals.upkeep.wake();
+    }
+
+    /// Processor's time that cleaner, evictor and upkeep have taken, in microseconds.
+    pub(crate) fn busy_us(&self) -> u64 {
+        self.busy_us.load(Ordering::Relaxed)
+    }
+
+    /// Counts the calling thread's time since it was `since`.
+    fn note_busy(&self, since: &mut Duration) {
+        let now = thread_time();
+        let us = now.saturating_sub(std::mem::replace(since, now)).as_micros() as u64;
+        self.busy_us.fetch_add(us, Ordering::Relaxed);
     }
 
     /// Whether the threads were told to end.
@@ -169,9 +185,12 @@ fn run(pool: &Weak<Pool>, name: &'static str, signal: &Signal, idle: Duration, s
 fn clean(pool: &Pool) {
     let flushed = || pool.counters.pages_flushed.load(Ordering::Relaxed);
     let signal = &pool.background.signals.cleaner;
+    let mut since = thread_time();
     while !signal.is_stopped() {
         let before = flushed();
-        match pool.run_cleaner_step() {
+        let cleaned = pool.run_cleaner_step();
+        pool.background.note_busy(&mut since);
+        match cleaned {
             Ok(0) => match pool.rest_of_cleaner() {
                 Some(rest) if signal.sleep(rest) => {}
                 _ => return,
@@ -188,7 +207,9 @@ fn clean(pool: &Pool) {
 }
 
 fn evict(pool: &Pool) {
+    let mut since = thread_time();
     pool.run_evictor_step();
+    pool.background.note_busy(&mut since);
 }
 
 fn read_ahead(pool: &Pool) {
@@ -215,8 +236,11 @@ fn grow(pool: &Pool) {
 
 fn upkeep(pool: &Pool) {
     let signal = &pool.background.signals.upkeep;
+    let mut since = thread_time();
     while !signal.is_stopped() {
-        match pool.run_upkeep_step() {
+        let done = pool.run_upkeep_step();
+        pool.background.note_busy(&mut since);
+        match done {
             Ok(Some(rest)) if rest.is_zero() || signal.rest(rest) => {}
             Ok(_) => {
                 signal.rest(UPKEEP_PAUSE);

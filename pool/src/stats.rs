@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 
 /// A snapshot of the pool's counters. Counts are since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,6 +202,12 @@ pub(crate) fn count(counter: &AtomicU64) {
 /// Adds a time to a counter of microseconds.
 pub(crate) fn count_time(counter: &AtomicU64, time: Duration) {
     counter.fetch_add(time.as_micros() as u64, Relaxed);
+}
+
+/// Processor's time of the calling thread.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ fn rates(metrics: &mut Text, p95_words: &str, seen: &Seen) {
     metrics.gauge("swap_bytes_per_second", "Bytes to and from swap, whole machine.", swap);
     metrics.gauge("buffer_pool_size_bytes", "Size of the pool.", Some(last.pool_bytes));
     metrics.gauge("buffer_pool_data_bytes", "Pages in the pool.", Some(last.data_bytes));
+    let words = "Compressed pages in the pool, beside the others.";
+    metrics.gauge("buffer_pool_compressed_bytes", words, last.compressed_bytes);
     let words = "Pool size that fits now, by the governor's rule.";
     metrics.gauge("buffer_pool_target_bytes", words, last.target_bytes);
     let words = "Share of logical reads served from memory.";

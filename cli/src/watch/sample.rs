@@ -82,6 +82,8 @@ pub struct Sample {
     pub governed: Option<bool>,
     /// What it has of pages.
     pub data_bytes: u64,
+    /// What it has of compressed pages beside those; `None` with an engine that has no such tier.
+    pub compressed_bytes: Option<u64>,
     /// What fits now, as the governor sees it.
     pub target_bytes: Option<u64>,
     /// Share of logical reads served from memory in this second; `None` when there were
@@ -315,6 +317,7 @@ impl Sampler {
         let page_bytes = rustix::param::page_size() as u64;
         let sum = |(inward, outward): (u64, u64)| inward + outward;
         let data_bytes = value(&own("buffer_pool_bytes_data")).unwrap_or(0);
+        let compressed_bytes = value("tidepool_compressed_tier_bytes");
         let pool_bytes = match self.engine {
             Engine::Innodb => size,
             // Set to 0 it is governed, and has the limit that the governor gave it.
@@ -325,7 +328,10 @@ impl Sampler {
         let governed = (self.engine == Engine::Tidepool).then_some(size == 0);
         let target_bytes = match governed == Some(true) {
             true => value("tidepool_buffer_pool_target_bytes"),
-            false => signals.and_then(|signals| self.fits(signals, pool_bytes, data_bytes)),
+            false => {
+                let used = data_bytes + compressed_bytes.unwrap_or(0);
+                signals.and_then(|signals| self.fits(signals, pool_bytes, used))
+            }
         };
         Sample {
             at_ms: unix_ms(SystemTime::now()),
@@ -341,6 +347,7 @@ impl Sampler {
             pool_bytes,
             governed,
             data_bytes,
+            compressed_bytes,
             target_bytes,
             hit_ratio: hit_ratio(requests_per_s, reads_per_s).filter(|_| !is_loading(&now.status)),
             requests_per_s,

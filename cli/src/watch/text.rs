@@ -96,6 +96,10 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
         None => "pool",
     };
     row(name, human(last.pool_bytes), series(&|s| s.pool_bytes as f64));
+    if let Some(bytes) = last.compressed_bytes.filter(|bytes| *bytes > 0) {
+        let compressed = series(&|s| s.compressed_bytes.unwrap_or(0) as f64);
+        row("compressed pages", human(bytes), compressed);
+    }
     row(
         "maximum",
         last.target_bytes.map_or_else(dash, human),

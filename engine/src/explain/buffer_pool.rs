@@ -38,6 +38,13 @@ pub struct BufferPoolReport {
     pub pages_dirty: u64,
     /// Of these, next to go.
     pub pages_old: u64,
+    /// Memory that holds compressed images of pages that left their frames, bytes; part of
+    /// `resident_bytes`.
+    pub tier_bytes: u64,
+    /// How many such pages there are.
+    pub tier_pages: u64,
+    /// Accesses since the start that found their page there.
+    pub tier_hits: u64,
     /// Accesses to pages since the start.
     pub read_requests: u64,
     /// Of these, the ones that had to read the page from its file.
@@ -55,7 +62,7 @@ pub struct MemoryDecision {
     pub taken_at: SystemTime,
     /// What it answered to.
     pub signal: String,
-    /// The size before, bytes.
+    /// The size before, bytes. Of a decision about the compressed tier, that tier's size.
     pub from_bytes: u64,
     /// The size from then on, bytes.
     pub to_bytes: u64,
@@ -74,24 +81,34 @@ impl BufferPoolReport {
 }
 
 impl Db {
-    /// The last decisions about the pool's size, oldest first.
+    /// The last decisions about the size of the pool and of its compressed tier, oldest first.
     pub fn memory_decisions(&self) -> Vec<MemoryDecision> {
-        let decisions = self.governor().decisions().into_iter();
+        let of_size = self.governor().decisions().into_iter();
+        let of_size = of_size.map(|entry| MemoryDecision {
+            taken_at: entry.taken_at,
+            signal: entry.decision.signal.to_string(),
+            from_bytes: entry.decision.from_bytes,
+            to_bytes: entry.decision.to_bytes,
+            reason: entry.decision.reason,
+            took: entry.took,
+        });
+        let of_tier = self.pool().tier_decisions().into_iter().map(|decision| MemoryDecision {
+            taken_at: decision.taken_at,
+            signal: "compressed tier".to_owned(),
+            from_bytes: decision.from_bytes,
+            to_bytes: decision.to_bytes,
+            reason: decision.reason,
+            took: None,
+        });
+        let mut decisions: Vec<MemoryDecision> = of_size.chain(of_tier).collect();
+        decisions.sort_by_key(|decision| decision.taken_at);
         decisions
-            .map(|entry| MemoryDecision {
-                taken_at: entry.taken_at,
-                signal: entry.decision.signal.to_string(),
-                from_bytes: entry.decision.from_bytes,
-                to_bytes: entry.decision.to_bytes,
-                reason: entry.decision.reason,
-                took: entry.took,
-            })
-            .collect()
     }
 
     /// The buffer pool at this moment.
     pub fn buffer_pool(&self) -> BufferPoolReport {
         let stats = self.pool().stats();
+        let tier = self.pool().tier_stats();
         let resize = self.pool().resize_status();
         let governor = self.governor().report();
         BufferPoolReport {
@@ -117,6 +134,9 @@ impl Db {
             pages_data: stats.pages_data,
             pages_dirty: stats.pages_dirty,
             pages_old: stats.pages_old,
+            tier_bytes: tier.frames * stats.page_size_bytes,
+            tier_pages: tier.images,
+            tier_hits: tier.hits,
             read_requests: stats.read_requests,
             reads: stats.reads,
             resizes: resize.resizes,
@@ -177,6 +197,15 @@ impl fmt::Display for BufferPoolReport {
             "{} of {} pages are in use, {} of them to be written.",
             self.pages_data, self.pages_total, self.pages_dirty
         )?;
+        if self.tier_bytes > 0 {
+            write!(
+                f,
+                "\n{} hold {} more pages, compressed; {} accesses found their page there.",
+                size(self.tier_bytes),
+                self.tier_pages,
+                self.tier_hits
+            )?;
+        }
         match self.hit_ratio() {
             Some(ratio) => {
                 writeln!(f, " {:.3} % of all accesses found their page in it.", 100.0 * ratio)
@@ -207,6 +236,9 @@ mod tests {
             pages_data: 3072,
             pages_dirty: 5,
             pages_old: 7,
+            tier_bytes: 0,
+            tier_pages: 0,
+            tier_hits: 0,
             read_requests: 1000,
             reads: 1,
             resizes: 3,
@@ -221,6 +253,9 @@ mod tests {
              3 resizes since the start; the longest that anyone waited for one was 250 us.\n\
              3072 of 4096 pages are in use, 5 of them to be written. 99.900 % of all accesses found their page in it.\n"
         );
+        (report.tier_bytes, report.tier_pages, report.tier_hits) = (1 << 20, 300, 17);
+        let tier = "1.0 MiB hold 300 more pages, compressed; 17 accesses found their page there.";
+        assert!(report.to_string().contains(tier));
         report.state = "stuck";
         assert!(report.to_string().contains("It is to shrink to 32.0 MiB, and is stuck."));
         (report.read_requests, report.governed, report.limit) = (0, false, None);

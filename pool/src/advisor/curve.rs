@@ -238,7 +238,7 @@ impl Curve {
         Ok(())
     }
 
-    /// Tells how many pages a pool holds for each of its frames, part of them compressed.
+    /// Sets how many pages a pool holds for each of its frames, part of them compressed.
     pub(super) fn set_reach(&mut self, factor: f64) {
         self.reach_factor = factor;
     }

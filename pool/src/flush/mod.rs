@@ -155,6 +155,7 @@ impl Pool {
             true => self.frames().limit().max(self.frames().started()),
             false => self.frames().limit(),
         };
+        let frames = frames.saturating_sub(self.tier.held());
         self.dirty.count() * 100 > u64::from(frames) * pct
     }
 

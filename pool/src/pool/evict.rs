@@ -100,7 +100,7 @@ impl Pool {
             return;
         }
         let is_wanted = self.replacement.heat(frame).is_some_and(|heat| heat > 0);
-        if !is_wanted || !self.keeps_images_of(Access::Normal) {
+        if !is_wanted || !self.keeps_images_of(Access::Normal) || !self.may_compress() {
             return;
         }
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
@@ -209,7 +209,7 @@ impl Pool {
     /// How many frames the evictor keeps free: this many after each of its steps, a quarter less
     /// before the next.
     pub(crate) fn reserve(&self) -> u32 {
-        reserve_of(self.frames.limit())
+        reserve_of(self.frames_for_pages())
     }
 
     /// Takes an extent into use ahead of need, if few frames are free and there is room for it.

@@ -139,11 +139,14 @@ impl Pool {
 
     /// Reads a page from its file, and keeps the image if a query wants the page.
     fn read_file(&self, space: &Space, no: u32, bytes: &mut [u8], hint: Access) -> Result<()> {
-        let key = space.tier_key(no);
-        space.read_with_image(no, bytes, |codec, image| match self.keeps_images_of(hint) {
-            true => self.keep_image(key, codec, image, Origin::Read),
-            false => self.note_image(image),
-        })
+        let (key, cpu) = (space.tier_key(no), self.tier.reads_cpu.begin());
+        let read =
+            space.read_with_image(no, bytes, |codec, image| match self.keeps_images_of(hint) {
+                true => self.keep_image(key, codec, image, Origin::Read),
+                false => self.note_image(image),
+            });
+        self.tier.reads_cpu.end(cpu);
+        read
     }
 
     /// Reads a page that its own file does not give from the space's mirror, and writes it home

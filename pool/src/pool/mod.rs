@@ -278,6 +278,11 @@ impl Pool {
         self.frames.limit()
     }
 
+    /// How many frames may hold pages: those that hold no compressed images.
+    pub(crate) fn frames_for_pages(&self) -> u32 {
+        self.frames.limit().saturating_sub(self.tier.held()).max(MIN_FRAMES as u32)
+    }
+
     /// The most bytes of frames that [`Pool::set_size`] can give: those that address space is
     /// reserved for.
     pub fn size_max_bytes(&self) -> u64 {
@@ -314,7 +319,7 @@ impl Pool {
 
     /// Pages written in one batch, at the present size of the pool.
     pub(crate) fn flush_batch_pages(&self) -> usize {
-        self.flush_batch_pages_max.min((self.frames.limit() as usize / 8).max(4))
+        self.flush_batch_pages_max.min((self.frames_for_pages() as usize / 8).max(4))
     }
 
     // Checkpoints.

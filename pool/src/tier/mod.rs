@@ -48,7 +48,7 @@ use tidepool_store::packed::Codec;
 use self::shard::Shard;
 pub(crate) use self::slab::Key;
 use self::slab::{IMAGE_MAX, NO_TAIL, Part, REFERENCED, RESIDENT};
-use self::split::Splitter;
+use self::split::{CpuSample, Splitter};
 use crate::pool::Pool;
 use crate::replacement::{Access, hash};
 use crate::space::Space;
@@ -62,6 +62,8 @@ pub const SHARE_ONE: u32 = 1000;
 const POOL_FRAMES_MIN: u32 = 1024;
 /// Frames released in one slice.
 const RELEASE_SLICE: usize = 64;
+/// The most images that the evictor may make at once without a hit.
+const CREDIT_MAX: u32 = 4096;
 /// An image must be this share of a page at most to be worth its place.
 const IMAGE_SHARE_MAX: f64 = 0.75;
 
@@ -128,8 +130,12 @@ pub(crate) struct Tier {
     held: AtomicU32,
     hits: AtomicU64,
     hits_us: AtomicU64,
+    hits_cpu: CpuSample,
+    pub(crate) reads_cpu: CpuSample,
     inserted: AtomicU64,
     compressed: AtomicU64,
+    /// How many images the evictor may make: it gets one for each hit.
+    credit: AtomicU32,
     /// Images of pages that were read or written of late, and their bytes: what shows how far pages
     /// shrink.
     seen: AtomicU64,
@@ -153,8 +159,11 @@ impl Tier {
             held: AtomicU32::new(0),
             hits: AtomicU64::new(0),
             hits_us: AtomicU64::new(0),
+            hits_cpu: CpuSample::default(),
+            reads_cpu: CpuSample::default(),
             inserted: AtomicU64::new(0),
             compressed: AtomicU64::new(0),
+            credit: AtomicU32::new(CREDIT_MAX),
             seen: AtomicU64::new(0),
             seen_bytes: AtomicU64::new(0),
             duplicates: AtomicU32::new(0),
@@ -234,7 +243,7 @@ impl Pool {
         while self.release_tier_slice() {}
     }
 
-    /// Tells the replacement policy how many frames may hold pages.
+    /// Sets how many frames the replacement policy counts on: those that may hold pages.
     pub(crate) fn fit_replacement(&self) {
         let limit = self.frames().limit();
         self.replacement().set_capacity(limit - self.tier.frames_max(limit));
@@ -270,7 +279,7 @@ impl Pool {
         if self.tier.held() == 0 {
             return false;
         }
-        let began = Instant::now();
+        let (began, cpu) = (Instant::now(), self.tier.hits_cpu.begin());
         let key = space.tier_key(no);
         let came = IMAGE.with_borrow_mut(|image| {
             image.clear();
@@ -290,7 +299,11 @@ impl Pool {
             self.forget_image(space, no);
             return false;
         }
+        self.tier.hits_cpu.end(cpu);
         count(&self.tier.hits);
+        if self.tier.credit.load(Ordering::Relaxed) < CREDIT_MAX {
+            self.tier.credit.fetch_add(1, Ordering::Relaxed);
+        }
         count_time(&self.tier.hits_us, began.elapsed());
         true
     }
@@ -298,6 +311,13 @@ impl Pool {
     /// Whether an image of a page that is accessed like this should be kept.
     pub(crate) fn keeps_images_of(&self, access: Access) -> bool {
         access == Access::Normal && self.tier.share() > 0
+    }
+
+    /// Whether the evictor may make an image now. To make one costs more than a read of a fast
+    /// disk, so there are at most as many as images that were of use.
+    pub(crate) fn may_compress(&self) -> bool {
+        let credit = &self.tier.credit;
+        credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| it.checked_sub(1)).is_ok()
     }
 
     /// Takes an image in, in place of an older one. The caller has the page latched exclusively, or

@@ -7,9 +7,9 @@
 //! its page was last wanted, or left its frame.
 //!
 //! # Where an image goes
-//! Into the fullest of a few *open* frames in which it fits. If it fits in none, what fits goes into
-//! the one that has most room, and the rest, the *tail*, into another. Frames are taken from the
-//! pool as long as the shard may have more; then the hand makes room.
+//! Into the fullest of a few *open* frames in which it fits. If it fits in none, what fits goes
+//! into the one that has most room, and the rest, the *tail*, into another. Frames are taken from
+//! the pool as long as the shard may have more; then the hand makes room.
 //!
 //! # Invariants
 //! - The frames of the list are in transit, and the shard's: nothing but the shard touches their
@@ -89,7 +89,7 @@ pub(super) struct Shard {
 /// The frame is in the list of a shard that the caller has borrowed mutably, or is in transit and
 /// the caller's; and no other reference to its bytes is in use for all of `'a`.
 unsafe fn slab<'a>(frames: &Frames, frame: u32) -> Slab<'a> {
-    // SAFETY: the frame is in transit and nobody but the caller touches its bytes, by the promise.
+    // SAFETY: the frame is in transit and only the caller touches its bytes, by the promise.
     Slab::of(unsafe { frames.bytes_mut(frame) })
 }
 
@@ -136,8 +136,8 @@ impl Shard {
     fn frame_of(&self, frames: &Frames, key: Key) -> Option<u32> {
         let fingerprint = fingerprint(key);
         let is_it = |placed: &Placed| {
-            // SAFETY: the index names frames of the list, and whoever has this shard borrowed has
-            // it alone, under its mutex; no slab of the frame is in use.
+            // SAFETY: the index names frames of the list, the caller has the shard under its
+            // mutex, and no slab of the frame is in use.
             placed.fingerprint == fingerprint
                 && unsafe { slab(frames, placed.frame) }.find(key).is_some()
         };
@@ -226,7 +226,7 @@ impl Shard {
         true
     }
 
-    /// A frame other than `except` that has room for so many bytes.
+    /// A frame other than `except` that has room for `need` bytes.
     fn find_room(
         &mut self,
         frames: &Frames,
@@ -279,7 +279,7 @@ impl Shard {
         }
     }
 
-    /// Moves the hand until a frame other than `except` has room for so many bytes.
+    /// Moves the hand until a frame other than `except` has room for `need` bytes.
     fn sweep(&mut self, frames: &Frames, need: usize, except: u32) -> Option<u32> {
         // In the first round marks are taken away, in the second what has none goes.
         for _ in 0..self.frames.len() * 2 {
@@ -340,7 +340,7 @@ impl Shard {
         }
     }
 
-    /// A frame has lost `len` bytes, and has so much room now.
+    /// A frame has lost `len` bytes, and has `room` now.
     fn freed(&mut self, frames: &Frames, frame: u32, len: usize, room: usize) {
         self.image_bytes -= len as u64;
         self.note_room(frames, frame, room, frames.page_size().bytes() / 4);

@@ -24,7 +24,7 @@
 //! | `flags` | 13 | [`RESIDENT`], [`REFERENCED`], [`TAIL`] |
 //! | `tail` | 16–19 | the frame that has the tail, or [`NO_TAIL`] |
 //!
-//! Integers have the machine's byte order: a slab is never written to disk. An image that goes
+//! Integers are little-endian, as on disk, though a slab is never written there. An image that goes
 //! leaves a hole; when the free bytes lie in holes, the images move to the end.
 //!
 //! # Invariant
@@ -115,11 +115,11 @@ impl<'a> Slab<'a> {
     }
 
     fn get(&self, at: usize) -> usize {
-        u32::from_ne_bytes(self.bytes[at..at + 4].try_into().expect("four bytes")) as usize
+        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes")) as usize
     }
 
     fn set(&mut self, at: usize, value: usize) {
-        self.bytes[at..at + 4].copy_from_slice(&(value as u32).to_ne_bytes());
+        self.bytes[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
     }
 
     pub(super) fn position(&self) -> usize {
@@ -151,8 +151,8 @@ impl<'a> Slab<'a> {
         let start = HEADER + ENTRY * at;
         let entry: &[u8; ENTRY] = self.bytes[start..start + ENTRY].try_into().expect("its length");
         let word =
-            |at: usize| u32::from_ne_bytes(entry[at..at + 4].try_into().expect("four bytes"));
-        let half = |at: usize| usize::from(u16::from_ne_bytes([entry[at], entry[at + 1]]));
+            |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes"));
+        let half = |at: usize| usize::from(u16::from_le_bytes([entry[at], entry[at + 1]]));
         Entry {
             key: Key { incarnation: word(0), no: word(4) },
             offset: half(8),
@@ -166,12 +166,12 @@ impl<'a> Slab<'a> {
     fn set_entry(&mut self, at: usize, entry: Entry) {
         let start = HEADER + ENTRY * at;
         let bytes = &mut self.bytes[start..start + ENTRY];
-        bytes[0..4].copy_from_slice(&entry.key.incarnation.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&entry.key.no.to_ne_bytes());
-        bytes[8..10].copy_from_slice(&(entry.offset as u16).to_ne_bytes());
-        bytes[10..12].copy_from_slice(&(entry.len as u16).to_ne_bytes());
+        bytes[0..4].copy_from_slice(&entry.key.incarnation.to_le_bytes());
+        bytes[4..8].copy_from_slice(&entry.key.no.to_le_bytes());
+        bytes[8..10].copy_from_slice(&(entry.offset as u16).to_le_bytes());
+        bytes[10..12].copy_from_slice(&(entry.len as u16).to_le_bytes());
         bytes[12..16].copy_from_slice(&[entry.codec.id(), entry.flags, 0, 0]);
-        bytes[16..20].copy_from_slice(&entry.tail.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&entry.tail.to_le_bytes());
     }
 
     /// Adds an image, for which there is [`room`](Slab::room).
@@ -288,7 +288,8 @@ mod tests {
 
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
-            3 => (0..30u32, 0..6000usize, any::<u8>()).prop_map(|(no, len, fill)| Op::Insert(no, len, fill)),
+            3 => (0..30u32, 0..6000usize, any::<u8>())
+                .prop_map(|(no, len, fill)| Op::Insert(no, len, fill)),
             2 => (0..30u32).prop_map(Op::Remove),
             1 => (0..30u32, 0..4u8).prop_map(|(no, flags)| Op::Flag(no, flags)),
         ]

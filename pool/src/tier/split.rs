@@ -2,37 +2,50 @@
 //!
 //! # Method
 //! Of a pool of *L* frames the tier has the share *s*. So *P = L (1 − s)* frames hold pages, and
-//! the tier holds the images of *L s (1 − d) / c* others, where *c* is an image's share of a frame
-//! and *d* the share of the images whose page is resident as well. Together the pool *reaches R*
-//! pages. The advisor's miss-ratio curve *m* says what share of the requests finds its page neither
-//! in *P* nor in *R* frames. A request costs, on average,
+//! the tier holds *L s / c* images, where *c* is an image's share of a frame. The pages of some of
+//! these are resident as well: the share *d* that the clock's hands met, but *P* at most. Together
+//! the pool *reaches R = P + L s / c − min(P, d L s / c)* pages. The advisor's miss-ratio curve *m*
+//! says what share of the requests finds its page neither in *P* nor in *R* frames. A request costs,
+//! on average,
 //!
 //! ```text
-//!   (m(P) − m(R)) × time of a hit in the tier  +  m(R) × time of a read
+//!   m(P) × time of a new frame + (m(P) − m(R)) × time of a hit in the tier
+//!                              + m(R) × time of a read
 //! ```
 //!
-//! Both times are measured, the wait in a queue included, so a volume that allows few reads a second
-//! counts as slow. The share of the least cost is the one to go for.
+//! A new frame costs what the evictor does, and what the cleaner and the upkeep of files do for
+//! pages that must be written because frames run short. The share of the least cost is the best.
+//!
+//! # Times
+//! What counts is the time that is lost to others. Of a frame, a hit and a read, that is the
+//! processor's time ([`CpuSample`]). A read waits besides; of that, the share counts in which the
+//! machine's processors are idle, for else another thread uses the time. So a volume that allows few
+//! reads a second counts as slow: threads queue there and processors are idle. A fast disk below a
+//! busy server does not.
 //!
 //! # Steadiness
-//! The share moves only if that saves [`GAIN_MIN`] of the cost and [`SAVED_MIN`] of a thread's time,
-//! by [`STEP`] at most, and rests between two moves until the curve and the times have followed.
+//! The share moves towards the best one only if that saves [`GAIN_MIN`] of the cost and
+//! [`SAVED_MIN`] of a thread's time; else, if the present share costs more than none, towards none.
+//! It moves by [`STEP`] at most, and rests between two moves until the curve and the times have
+//! followed.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{SHARE_ONE, Tier};
 use crate::pool::Pool;
+use crate::stats::{PoolStats, thread_time};
 
 /// Shares that are compared lie so far apart.
 const GRID: u32 = 50;
 /// The largest share.
 const SHARE_MAX: u32 = 850;
 /// The most that one move changes the share.
-const STEP: u32 = 150;
+const STEP: u32 = 200;
 /// A move must save this share of the cost …
-const GAIN_MIN: f64 = 0.05;
-/// … and so many seconds a second, over all threads.
+const GAIN_MIN: f64 = 0.08;
+/// … and this number of seconds a second, over all threads.
 const SAVED_MIN: f64 = 0.005;
 /// How long nothing moves after a move.
 const REST: Duration = Duration::from_secs(4);
@@ -45,6 +58,15 @@ const TIMED_MIN: u64 = 20;
 /// The time of a hit before any was measured, in microseconds: copying an image and decompressing
 /// it.
 const HIT_US: f64 = 25.0;
+/// Processor's time of a read that its thread does not see, in microseconds: an interrupt and a
+/// switch of threads.
+const SWITCHES_US: f64 = 10.0;
+/// The time of a new frame before any was measured; and what a page that comes into one costs in
+/// caches, which no thread sees as such.
+const FRAME_US: f64 = 30.0;
+const CACHES_US: f64 = 20.0;
+/// One in this number of hits and reads has its processor's time taken.
+const CPU_SAMPLED: u64 = 16;
 /// What images take beside their bytes, as long as it is not measured.
 const SLAB_LOSS: f64 = 0.1;
 /// The share of images whose page is resident, as long as it is not measured.
@@ -63,7 +85,7 @@ pub struct TierDecision {
     pub to_bytes: u64,
     /// Why, in a sentence with the figures.
     pub reason: String,
-    /// The share of requests that are to be read from files, as predicted for the time after.
+    /// Predicted for the time after: the share of requests that read a page from its file.
     pub predicted_miss_ratio: f64,
 }
 
@@ -71,7 +93,7 @@ pub struct TierDecision {
 pub(super) struct Model<'a> {
     /// Frames of the pool.
     pub(super) limit: f64,
-    /// The miss ratio of so many frames.
+    /// The miss ratio by the number of frames.
     pub(super) miss_ratio: &'a dyn Fn(f64) -> f64,
     /// Frames that an image takes.
     pub(super) image_share: f64,
@@ -80,14 +102,22 @@ pub(super) struct Model<'a> {
     /// The time of a hit in the tier, and that of a read, in microseconds.
     pub(super) hit_us: f64,
     pub(super) read_us: f64,
+    /// The time of a new frame, in microseconds.
+    pub(super) frame_us: f64,
+}
+
+/// How many pages these frames and images hold together; `duplicates` is the share of the images
+/// whose page is resident.
+fn pages_reached(frames: f64, images: f64, duplicates: f64) -> f64 {
+    frames + images - (images * duplicates).min(frames)
 }
 
 impl Model<'_> {
     /// Pages that the pool holds in either form.
     pub(super) fn reach(&self, share: u32) -> f64 {
         let share = f64::from(share) / f64::from(SHARE_ONE);
-        let images = share * (1.0 - self.duplicates) / self.image_share;
-        self.limit * (1.0 - share + images)
+        let pages = self.limit * (1.0 - share);
+        pages_reached(pages, self.limit * share / self.image_share, self.duplicates)
     }
 
     /// Share of the requests that find the image in the tier, and share of those that read.
@@ -101,7 +131,7 @@ impl Model<'_> {
     /// What a request costs on average, in microseconds.
     pub(super) fn cost_us(&self, share: u32) -> f64 {
         let (hits, misses) = self.hits_and_misses(share);
-        hits * self.hit_us + misses * self.read_us
+        hits * self.hit_us + misses * self.read_us + (hits + misses) * self.frame_us
     }
 
     /// The share to go to from `now`, where `requests` come a second.
@@ -113,10 +143,12 @@ impl Model<'_> {
         let best = best.expect("the grid is not empty");
         let saved = cost_now - self.cost_us(best);
         let is_worth_it = saved >= GAIN_MIN * cost_now && saved * requests / 1e6 >= SAVED_MIN;
-        match is_worth_it {
-            true => best.clamp(now.saturating_sub(STEP), now + STEP),
+        let wanted = match is_worth_it {
+            true => best,
+            false if self.cost_us(0) < cost_now => 0,
             false => now,
-        }
+        };
+        wanted.clamp(now.saturating_sub(STEP), now + STEP)
     }
 }
 
@@ -125,8 +157,18 @@ impl Model<'_> {
 pub(crate) struct Splitter {
     looked_at: Option<Instant>,
     moved_at: Option<Instant>,
+    /// How long reads take; and the processor's time of reads and of hits.
     reads: Timed,
-    hits: Timed,
+    reads_cpu: Timed,
+    hits_cpu: Timed,
+    /// Pages that left their frames, and the threads' time for that; the shares of pages that were
+    /// written for it.
+    frames: Timed,
+    written: (u64, u64),
+    busy_us: u64,
+    frames_us: u64,
+    machine: MachineTime,
+    idle_share: f64,
     passed: (u64, u64),
     decisions: VecDeque<TierDecision>,
 }
@@ -140,6 +182,10 @@ struct Timed {
 }
 
 impl Timed {
+    fn note_sample(&mut self, sample: &CpuSample) {
+        self.note(sample.count.load(Ordering::Relaxed), sample.us.load(Ordering::Relaxed));
+    }
+
     /// Takes the counters' present values.
     fn note(&mut self, count: u64, us: u64) {
         let events = count - self.count;
@@ -150,6 +196,57 @@ impl Timed {
         (self.count, self.us) = (count, us);
         self.mean_us = Some(self.mean_us.map_or(mean, |before| before + (mean - before) * 0.3));
     }
+}
+
+/// Processor's time of a sample of events.
+#[derive(Default)]
+pub(crate) struct CpuSample {
+    seen: AtomicU64,
+    count: AtomicU64,
+    us: AtomicU64,
+}
+
+impl CpuSample {
+    /// Takes the thread's time now, if this event is one of the sample.
+    pub(crate) fn begin(&self) -> Option<Duration> {
+        let is_sampled = self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(CPU_SAMPLED);
+        is_sampled.then(thread_time)
+    }
+
+    /// The event is over.
+    pub(crate) fn end(&self, began: Option<Duration>) {
+        if let Some(began) = began {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            let took = thread_time().saturating_sub(began);
+            self.us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How the machine's processors spend their time.
+#[derive(Default)]
+struct MachineTime {
+    /// Idle and in all, in ticks.
+    last: Option<(u64, u64)>,
+}
+
+impl MachineTime {
+    /// The share of the processors' time since the last call that was idle.
+    fn idle_since_last(&mut self) -> Option<f64> {
+        let now = idle_and_all(&std::fs::read_to_string("/proc/stat").ok()?)?;
+        let before = self.last.replace(now)?;
+        let (idle, all) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+        (all > 0).then(|| (idle as f64 / all as f64).min(1.0))
+    }
+}
+
+/// Ticks that all processors were idle, and all of their ticks, from `/proc/stat`.
+fn idle_and_all(stat: &str) -> Option<(u64, u64)> {
+    // user nice system idle iowait irq softirq steal; what guests have is in the first two.
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|it| it.parse().ok()).collect();
+    let (idle, waiting) = (ticks.get(3)?, ticks.get(4)?);
+    Some((idle + waiting, ticks.iter().sum()))
 }
 
 impl Splitter {
@@ -178,11 +275,16 @@ impl Pool {
         }
         let (stats, tier) = (self.stats(), self.tier_stats());
         splitter.reads.note(stats.reads, stats.reads_us);
-        splitter.hits.note(tier.hits, tier.hits_us);
+        splitter.reads_cpu.note_sample(&self.tier.reads_cpu);
+        splitter.hits_cpu.note_sample(&self.tier.hits_cpu);
+        splitter.note_frames(&stats, self.background.busy_us());
+        if let Some(idle) = splitter.machine.idle_since_last() {
+            splitter.idle_share += (idle - splitter.idle_share) * 0.3;
+        }
         splitter.note_duplicates(&self.tier, self.tier_passed());
         self.tier.age();
         let limit = self.frames().limit();
-        let known = self.tier.image_share(self.page_size().bytes()).zip(splitter.reads.mean_us);
+        let known = self.tier.image_share(self.page_size().bytes()).zip(splitter.read_us());
         let (Some((image_bytes, read_us)), true) = (known, limit >= super::POOL_FRAMES_MIN) else {
             return;
         };
@@ -201,8 +303,9 @@ impl Pool {
                 miss_ratio: curve,
                 image_share: (image_bytes * loss).max(0.01),
                 duplicates: self.tier.duplicates().unwrap_or(DUPLICATES),
-                hit_us: splitter.hits.mean_us.unwrap_or(HIT_US),
+                hit_us: splitter.hits_cpu.mean_us.unwrap_or(HIT_US),
                 read_us,
+                frame_us: splitter.frames.mean_us.unwrap_or(FRAME_US) + CACHES_US,
             };
             let to = model.next_share(from, requests);
             (to != from)
@@ -240,8 +343,8 @@ impl Pool {
         }
         let duplicates = self.tier.duplicates().unwrap_or(DUPLICATES);
         let limit = f64::from(self.frames().limit().max(1));
-        let images = tier.images as f64 * (1.0 - duplicates);
-        ((limit - tier.frames as f64 + images) / limit).max(1.0)
+        let pages = limit - tier.frames as f64;
+        (pages_reached(pages, tier.images as f64, duplicates) / limit).max(1.0)
     }
 
     /// Images that the hands passed, and of these the ones whose page was resident.
@@ -255,6 +358,25 @@ impl Pool {
 }
 
 impl Splitter {
+    /// What a read costs: see the head of this module. `None` before any was measured.
+    fn read_us(&self) -> Option<f64> {
+        let (wall, cpu) = (self.reads.mean_us?, self.reads_cpu.mean_us?);
+        Some(cpu + SWITCHES_US + (wall - cpu).max(0.0) * self.idle_share)
+    }
+
+    /// Takes the threads' time as the time of frames, without the part that went into pages that
+    /// were written for the sake of a checkpoint.
+    fn note_frames(&mut self, stats: &PoolStats, busy_us: u64) {
+        let written = (stats.pages_flushed, stats.pages_flushed_lru);
+        let before = std::mem::replace(&mut self.written, written);
+        let all = written.0 - before.0;
+        let for_frames = (written.1 - before.1) as f64 / all.max(1) as f64;
+        let us = busy_us.saturating_sub(std::mem::replace(&mut self.busy_us, busy_us));
+        let us = if all == 0 { us } else { (us as f64 * for_frames) as u64 };
+        self.frames_us += us;
+        self.frames.note(stats.pages_evicted, self.frames_us);
+    }
+
     fn note_duplicates(&mut self, tier: &Tier, passed: (u64, u64)) {
         let images = passed.0 - self.passed.0;
         if images < 1000 {
@@ -273,8 +395,8 @@ fn reason(model: &Model<'_>, from: u32, to: u32, requests: f64) -> String {
         (model.hits_and_misses(from), model.hits_and_misses(to));
     format!(
         "an image takes {:.0} % of a frame, a read {:.0} µs, a hit in the tier {:.0} µs; \
-         with {:.0} % of the pool instead of {:.0} %, {:.0} instead of {:.0} pages a second are read from files, \
-         and {:.0} instead of {:.0} decompressed from the tier",
+         with {:.0} % of the pool instead of {:.0} %, \
+         {:.0} instead of {:.0} pages a second are read from files, and {:.0} instead of {:.0} decompressed from the tier",
         model.image_share * 100.0,
         model.read_us,
         model.hit_us,
@@ -304,6 +426,7 @@ mod tests {
             duplicates: 0.2,
             hit_us: 25.0,
             read_us: 300.0,
+            frame_us: 30.0,
         }
     }
 
@@ -340,6 +463,15 @@ mod tests {
         assert_eq!(settled(&fast_disk, 10_000.0), 0);
         let idle = model(&large);
         assert_eq!(settled(&idle, 1.0), 0, "a request a second");
+    }
+
+    #[test]
+    fn the_machines_idle_time_is_read() {
+        let stat = "cpu  100 20 30 400 50 6 7 8 9 10\ncpu0 1 2 3 4\n";
+        assert_eq!(idle_and_all(stat), Some((450, 621)));
+        assert_eq!(idle_and_all("cpu  1 2"), None);
+        assert_eq!(idle_and_all(""), None);
+        assert!(idle_and_all(&std::fs::read_to_string("/proc/stat").unwrap()).is_some());
     }
 
     #[test]

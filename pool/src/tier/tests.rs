@@ -100,7 +100,7 @@ impl Fixture {
 enum Op {
     Read(u32, Access),
     Write(u32),
-    /// So many pages from here on, for reading or for writing.
+    /// A number of pages from here on, for reading or for writing.
     ReadMany(u32, u32),
     WriteMany(u32, u32),
     Share(u32),
@@ -146,7 +146,8 @@ proptest! {
         it.pool.set_tier_share(500);
         let mut changes: BTreeMap<u32, u64> = BTreeMap::new();
         for (at, op) in (1..).zip(ops) {
-            let change_of = |changes: &BTreeMap<u32, u64>, no| changes.get(&no).copied().unwrap_or(0);
+            let change_of =
+                |changes: &BTreeMap<u32, u64>, no| changes.get(&no).copied().unwrap_or(0);
             match op {
                 // A pool that can't write may have no frame.
                 Op::Read(no, access) => _ = it.check(no, change_of(&changes, no), access),
@@ -328,7 +329,7 @@ fn threads_see_what_was_last_written() {
                     state
                 };
                 while !stop.load(Ordering::Relaxed) {
-                    // Each thread has pages of its own.
+                    // No two threads have a page in common.
                     let no = (random() % u64::from(pages / 3)) as u32 * 3 + thread;
                     let change = &changes[no as usize];
                     if random() % 4 == 0 {

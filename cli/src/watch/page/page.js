@@ -52,7 +52,8 @@ const BANDS = [
   { share: 0.34, left: [["read", "disk read", s => s.disk_read_mb_s, "read"], ["write", "disk write", s => s.disk_write_mb_s, "write"],
                         ["swap", "swap", s => s.swap_mb_s, "swap"]], leftUnit: v => short(v) + " MB/s",
     right: [["hit", "miss ratio", s => known(s.hit_ratio) ? (1 - s.hit_ratio) * 100 : null, "hit"]], rightUnit: v => short(v) + " %" },
-  { share: 0.26, left: [["data", "used", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
+  { share: 0.26, left: [["tier", "used, with compressed pages", s => s.compressed_bytes ? s.data_bytes + s.compressed_bytes : null, "tier"],
+                        ["data", "used", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
                         ["fits", "available maximum", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
 ];
 
@@ -170,9 +171,9 @@ function line(draw, shown, [key, , value, color], x, area, max, band, cap) {
     draw.beginPath();
     run.forEach(([px, py], i) => i ? draw.lineTo(px, py) : draw.moveTo(px, py));
     draw.stroke();
-    if (key !== "data" && key !== "qps") continue;
+    if (key !== "data" && key !== "tier" && key !== "qps") continue;
     draw.lineTo(run[run.length - 1][0], area.bottom); draw.lineTo(run[0][0], area.bottom); draw.closePath();
-    draw.globalAlpha = key === "data" ? 0.35 : 0.1; draw.fill(); draw.globalAlpha = 1;
+    draw.globalAlpha = key === "qps" ? 0.1 : 0.35; draw.fill(); draw.globalAlpha = 1;
   }
   draw.setLineDash([]);
 }
