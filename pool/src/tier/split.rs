@@ -18,10 +18,11 @@
 //!
 //! # Times
 //! What counts is the time that is lost to others. Of a frame, a hit and a read, that is the
-//! processor's time ([`CpuSample`]). A read waits besides; of that, the share counts in which the
-//! machine's processors are idle, for else another thread uses the time. So a volume that allows few
-//! reads a second counts as slow: threads queue there and processors are idle. A fast disk below a
-//! busy server does not.
+//! processor's time ([`CpuSample`]). A read waits besides. That counts by the square of the share in
+//! which the machine's processors are idle: another thread uses the time if there is one, and a
+//! shorter wait brings no more than the idle time. So a volume that allows few reads a second
+//! counts as slow: threads queue there and processors are idle. A fast disk below a busy server
+//! does not.
 //!
 //! # Steadiness
 //! The share moves towards the best one only if that saves [`GAIN_MIN`] of the cost and
@@ -169,6 +170,9 @@ pub(crate) struct Splitter {
     frames_us: u64,
     machine: MachineTime,
     idle_share: f64,
+    /// Makes the machine seem to have this share of its time to spare.
+    #[cfg(test)]
+    pub(super) seems_idle: Option<f64>,
     passed: (u64, u64),
     decisions: VecDeque<TierDecision>,
 }
@@ -278,9 +282,7 @@ impl Pool {
         splitter.reads_cpu.note_sample(&self.tier.reads_cpu);
         splitter.hits_cpu.note_sample(&self.tier.hits_cpu);
         splitter.note_frames(&stats, self.background.busy_us());
-        if let Some(idle) = splitter.machine.idle_since_last() {
-            splitter.idle_share += (idle - splitter.idle_share) * 0.3;
-        }
+        splitter.note_idle();
         splitter.note_duplicates(&self.tier, self.tier_passed());
         self.tier.age();
         let limit = self.frames().limit();
@@ -361,7 +363,17 @@ impl Splitter {
     /// What a read costs: see the head of this module. `None` before any was measured.
     fn read_us(&self) -> Option<f64> {
         let (wall, cpu) = (self.reads.mean_us?, self.reads_cpu.mean_us?);
-        Some(cpu + SWITCHES_US + (wall - cpu).max(0.0) * self.idle_share)
+        Some(cpu + SWITCHES_US + (wall - cpu).max(0.0) * self.idle_share.powi(2))
+    }
+
+    fn note_idle(&mut self) {
+        if let Some(idle) = self.machine.idle_since_last() {
+            self.idle_share += (idle - self.idle_share) * 0.3;
+        }
+        #[cfg(test)]
+        if let Some(idle) = self.seems_idle {
+            self.idle_share = idle;
+        }
     }
 
     /// Takes the threads' time as the time of frames, without the part that went into pages that
@@ -394,12 +406,14 @@ fn reason(model: &Model<'_>, from: u32, to: u32, requests: f64) -> String {
     let ((hits_before, reads_before), (hits, reads)) =
         (model.hits_and_misses(from), model.hits_and_misses(to));
     format!(
-        "an image takes {:.0} % of a frame, a read {:.0} µs, a hit in the tier {:.0} µs; \
+        "an image takes {:.0} % of a frame; a read costs {:.0} µs, a hit in the tier {:.0} µs, \
+         a frame for either {:.0} µs; \
          with {:.0} % of the pool instead of {:.0} %, \
          {:.0} instead of {:.0} pages a second are read from files, and {:.0} instead of {:.0} decompressed from the tier",
         model.image_share * 100.0,
         model.read_us,
         model.hit_us,
+        model.frame_us,
         f64::from(to) / 10.0,
         f64::from(from) / 10.0,
         reads * requests,

@@ -13,7 +13,7 @@ use crate::leisure::Haste;
 use crate::page::{self, Lsn, PageId, PageSize};
 use crate::pool::PoolConfig;
 use crate::statement;
-use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
+use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageFile, StorageOp};
 
 const PAGE: usize = 4096;
 const EXTENT: u64 = EXTENT_BYTES as u64;
@@ -34,7 +34,17 @@ fn settings() -> Settings {
 
 fn fixture(extents: u64, background: bool) -> Fixture {
     let sim = SimStorage::new(3);
-    let file = PackedFile::create(sim.create(NAME).unwrap(), settings()).unwrap();
+    let file = sim.create(NAME).unwrap();
+    fixture_of(sim, file, extents, background)
+}
+
+fn fixture_of(
+    sim: SimStorage,
+    file: Arc<dyn StorageFile>,
+    extents: u64,
+    background: bool,
+) -> Fixture {
+    let file = PackedFile::create(file, settings()).unwrap();
     let config = PoolConfig {
         page_size: settings().page_size,
         size_bytes: extents * EXTENT,
@@ -308,6 +318,78 @@ fn a_space_that_is_opened_again_has_no_old_images() {
     for no in 0..pages {
         it.check(no, 0, Access::Normal).unwrap();
     }
+}
+
+/// A file whose reads take a while.
+struct SlowReads(Arc<dyn StorageFile>);
+
+impl StorageFile for SlowReads {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> crate::storage::Result<()> {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        self.0.read_at(bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> crate::storage::Result<()> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> crate::storage::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn len(&self) -> crate::storage::Result<u64> {
+        self.0.len()
+    }
+
+    fn set_len(&self, len: u64) -> crate::storage::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn io_alignment(&self) -> usize {
+        self.0.io_alignment()
+    }
+}
+
+#[test]
+fn the_tier_grows_by_itself_where_reads_are_slow() {
+    let sim = SimStorage::new(3);
+    let file = Arc::new(SlowReads(sim.create(NAME).unwrap()));
+    let it = fixture_of(sim, file, 2, true);
+    it.pool.tier.splitter.lock().seems_idle = Some(0.9);
+    let pages = 4 * EXTENT_PAGES;
+    for no in 0..pages {
+        it.write(no, 1).unwrap();
+    }
+    it.pool.flush_all().unwrap();
+    let began = Instant::now();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..8u32 {
+            let (it, stop) = (&it, &stop);
+            scope.spawn(move || {
+                for at in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let no = hash(u64::from(thread) << 40 | at) % u64::from(pages);
+                    it.check(no as u32, 1, Access::Normal).unwrap();
+                }
+            });
+        }
+        while it.pool.tier_stats().hits < 500 && began.elapsed().as_secs() < 120 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (stats, decisions) = (it.pool.tier_stats(), it.pool.tier_decisions());
+    assert!(stats.hits >= 500, "{stats:?}, {decisions:?}");
+    let first = decisions.first().expect("a decision gave the tier its share");
+    assert_eq!(first.from_bytes, 0);
+    assert!(first.reason.contains("a read"), "{}", first.reason);
 }
 
 /// Readers, writers, the threads of the pool, and a share and a size that change all the time.
