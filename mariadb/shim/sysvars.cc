@@ -166,8 +166,8 @@ void set_page_compression(THD *thd, st_mysql_sys_var *, void *variable, const vo
 }
 
 void set_compressed_tier(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
-  const ulong which = *static_cast<const ulong *>(value);
-  apply<ulong>(thd, variable, value, tp_set_compressed_tier(engine.db, static_cast<uint8_t>(which)));
+  const auto which = static_cast<uint8_t>(*static_cast<const ulong *>(value));
+  apply<ulong>(thd, variable, value, tp_set_compressed_tier(engine.db, which));
 }
 
 /* ON begins a pass; it always reads OFF. */
@@ -262,8 +262,8 @@ MYSQL_SYSVAR_ENUM(page_compression, page_compression, PLUGIN_VAR_RQCMDARG,
                   "who wants it so. Pages that are there already stay as they are until they are written again",
                   nullptr, set_page_compression, TP_COMPRESSION_AUTO, &compressions);
 MYSQL_SYSVAR_ENUM(compressed_tier, compressed_tier, PLUGIN_VAR_RQCMDARG,
-                  "Whether part of the buffer pool holds compressed pages: AUTO = as much of it as saves time, found out "
-                  "by the engine; OFF = none",
+                  "Whether part of the buffer pool holds compressed pages: AUTO = as much of it as "
+                  "saves time, found out by the engine; OFF = none",
                   nullptr, set_compressed_tier, 1, &tiers);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "

@@ -4,8 +4,8 @@
 //! [`page`] says what a page is, `latch` what the one atomic word of each page is, `frames` where
 //! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
-//! chooses who leaves, `tier` keeps the compressed images of those who left, `dirty` knows what must be written and in what order, `flush` and
-//! [`doublewrite`] write it, `upkeep` keeps packed files short, `mirror` keeps second copies of a
+//! chooses who leaves, `tier` keeps the compressed images of those who left, `dirty` knows what
+//! must be written and in what order, `flush` and [`doublewrite`] write it, `upkeep` keeps packed files short, `mirror` keeps second copies of a
 //! few pages, `read_ahead` reads what will be wanted, `background` has the threads. `resize`
 //! changes how many frames there are while all that goes on; `leisure` and `pace` say how fast what
 //! nobody waits for is done.

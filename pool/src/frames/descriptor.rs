@@ -24,8 +24,8 @@ pub(crate) struct Descriptor {
     pub(crate) flushing: AtomicU64,
     /// The version that the frame's next page word starts from. Changes in transit.
     version: AtomicU32,
-    /// The shard of the compressed tier that has the frame, plus one; 0: none has. Changes under the
-    /// shard's mutex.
+    /// The shard of the compressed tier that has the frame, plus one; 0: none has. Changes under
+    /// the shard's mutex.
     tier_shard: AtomicU32,
 }
 

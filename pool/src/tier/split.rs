@@ -5,8 +5,8 @@
 //! the tier holds *L s / c* images, where *c* is an image's share of a frame. The pages of some of
 //! these are resident as well: the share *d* that the clock's hands met, but *P* at most. Together
 //! the pool *reaches R = P + L s / c − min(P, d L s / c)* pages. The advisor's miss-ratio curve *m*
-//! says what share of the requests finds its page neither in *P* nor in *R* frames. A request costs,
-//! on average,
+//! says what share of the requests finds its page neither in *P* nor in *R* frames. A request
+//! costs, on average,
 //!
 //! ```text
 //!   m(P) × time of a new frame + (m(P) − m(R)) × time of a hit in the tier
@@ -18,8 +18,8 @@
 //!
 //! # Times
 //! What counts is the time that is lost to others. Of a frame, a hit and a read, that is the
-//! processor's time ([`CpuSample`]). A read waits besides. That counts by the square of the share in
-//! which the machine's processors are idle: another thread uses the time if there is one, and a
+//! processor's time ([`CpuSample`]). A read waits besides. That counts by the square of the share
+//! in which the machine's processors are idle: another thread uses the time if there is one, and a
 //! shorter wait brings no more than the idle time. So a volume that allows few reads a second
 //! counts as slow: threads queue there and processors are idle. A fast disk below a busy server
 //! does not.
@@ -409,7 +409,8 @@ fn reason(model: &Model<'_>, from: u32, to: u32, requests: f64) -> String {
         "an image takes {:.0} % of a frame; a read costs {:.0} µs, a hit in the tier {:.0} µs, \
          a frame for either {:.0} µs; \
          with {:.0} % of the pool instead of {:.0} %, \
-         {:.0} instead of {:.0} pages a second are read from files, and {:.0} instead of {:.0} decompressed from the tier",
+         {:.0} instead of {:.0} pages a second are read from files, \
+         and {:.0} instead of {:.0} decompressed from the tier",
         model.image_share * 100.0,
         model.read_us,
         model.hit_us,
