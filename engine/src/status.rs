@@ -198,6 +198,7 @@ impl Status {
                 "translation" => "memory_translation",
                 "flush_buffers" => "memory_flush_buffers",
                 "page_maps" => "memory_page_maps",
+                "compressed_tier_index" => "memory_compressed_tier_index",
                 "tap_rings" => "memory_tap_rings",
                 "redo_buffers" => "memory_redo_buffers",
                 "lock_table" => "memory_lock_table",

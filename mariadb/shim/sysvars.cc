@@ -262,8 +262,8 @@ MYSQL_SYSVAR_ENUM(page_compression, page_compression, PLUGIN_VAR_RQCMDARG,
                   "who wants it so. Pages that are there already stay as they are until they are written again",
                   nullptr, set_page_compression, TP_COMPRESSION_AUTO, &compressions);
 MYSQL_SYSVAR_ENUM(compressed_tier, compressed_tier, PLUGIN_VAR_RQCMDARG,
-                  "Whether part of the buffer pool holds compressed pages: AUTO = as much of it as "
-                  "saves time, found out by the engine; OFF = none",
+                  "Whether part of the buffer pool holds compressed pages: AUTO = as much as saves "
+                  "time, found out by the engine; OFF = none",
                   nullptr, set_compressed_tier, 1, &tiers);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
