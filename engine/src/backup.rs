@@ -20,14 +20,10 @@
 //! was made later, and is in the log as a whole; so are files that were made after the look at the
 //! directory. A file that is gone when its turn comes was dropped, and the log says so.
 //!
-//! A page of a file that is overwritten in place may be read in the middle of its write. Its
-//! checksum tells, and then it is taken from the buffer pool instead, where it is whole; should it
-//! not be there, the pool reads it, and knows whether it is broken. A broken page ends the backup:
-//! a copy of it would be trusted.
-//!
-//! Images of packed files are copied as they are, not decompressed, in the order of their pages,
-//! and packed anew: the copy of a file has no dead images. They hold up neither the cleaner nor
-//! who writes.
+//! Images are copied as they are, not decompressed, in the order of their pages, and packed anew:
+//! the copy of a file has no dead images. They hold up neither the cleaner nor who writes. An image
+//! that is spoilt is made of the page in the buffer pool, where it may be whole, or which finds its
+//! second copy. A page that is broken there too ends the backup: a copy of it would be trusted.
 //!
 //! # A backup that is interrupted
 //! [`UNFINISHED_MARK`] is the first thing that is durable in the target, and the last one to go, so
@@ -36,8 +32,8 @@
 //! nothing else is in it.
 //!
 //! # What is not copied
-//! `doublewrite.tpd`: nothing of the copy is torn. Files that were set aside in `tables/orphans/`.
-//! Files of sorts.
+//! Mirrors, which the first start of the copy makes. Files that were set aside in
+//! `tables/orphans/`. Files of sorts.
 //!
 //! # Pace
 //! Reads rest as those of scans do while queries wait for the disk
@@ -54,7 +50,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidepool_pool::packed::{self, Codec, Image, Object, PackedFile, Stream};
-use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile, StorageLock};
+use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
 use tidepool_pool::{Access, Lsn, PageId, Space, page};
 
 use crate::env::Env;
@@ -95,13 +91,14 @@ pub struct BackupReport {
     pub log_bytes: u64,
 }
 
-/// A file under way.
-enum Copying {
-    /// One of pages side by side, up to `at`.
-    InPlace { space: u32, from: Arc<dyn StorageFile>, to: Arc<dyn StorageFile>, at: u64 },
-    /// A packed one, whose page `next` comes next. It had `len` bytes, and images of `copied` bytes
-    /// have been copied.
-    Packed { from: Arc<Space>, to: Box<PackedFile>, next: u32, len: u64, copied: u64 },
+/// A file under way, whose page `next` comes next. It had `len` bytes, and images of `copied` bytes
+/// have been copied.
+struct Copying {
+    from: Arc<Space>,
+    to: PackedFile,
+    next: u32,
+    len: u64,
+    copied: u64,
 }
 
 /// A backup under way; see the module's description. Dropped before its end, it removes the files
@@ -170,12 +167,7 @@ impl Backup {
             copying => copying,
         };
         let Some(copying) = next else { return Ok(false) };
-        self.copying = match copying {
-            Copying::InPlace { space, from, to, at } => self.copy_pages(space, (from, to), at)?,
-            Copying::Packed { from, to, next, len, copied } => {
-                self.copy_images((from, to), next, (len, copied))?
-            }
-        };
+        self.copying = self.copy_images(copying)?;
         Ok(true)
     }
 
@@ -235,57 +227,21 @@ impl Backup {
             };
             let to = self.target.create(&name)?;
             self.made.push(name.clone());
-            if !page_files::is_packed(space) {
-                return Ok(Some(Copying::InPlace { space, from, to, at: 0 }));
-            }
             let len = from.len()?;
             let from = match self.env.space(space) {
                 // It was dropped: so the log says.
                 Err(_) if !self.env.storage().exists(&name)? => continue,
                 from => from?,
             };
-            let to = Box::new(self.env.page_files().make(space, to)?);
-            return Ok(Some(Copying::Packed { from, to, next: 0, len, copied: 0 }));
+            let to = self.env.page_files().make(space, to)?;
+            return Ok(Some(Copying { from, to, next: 0, len, copied: 0 }));
         }
         Ok(None)
     }
 
-    /// Copies a piece of a file of pages side by side; `None` when the file is complete.
-    fn copy_pages(
-        &mut self,
-        space: u32,
-        (from, to): (Arc<dyn StorageFile>, Arc<dyn StorageFile>),
-        at: u64,
-    ) -> Result<Option<Copying>> {
-        let page_size = self.env.page_size();
-        // A header that has been read knows no page beyond the length that the file has after that.
-        let left = from.len()?.saturating_sub(at);
-        let len = left.min(self.buf.len() as u64) as usize / page_size * page_size;
-        if len == 0 {
-            to.sync_data()?;
-            return Ok(None);
-        }
-        from.read_at(&mut self.buf[..len], at)?;
-        let first = at / page_size as u64;
-        for (no, bytes) in (first..).zip(self.buf[..len].chunks_exact_mut(page_size)) {
-            let id = PageId::new(space, no as u32);
-            if page::verify(bytes, id).is_err() && !read_through_pool(&self.env, id, bytes)? {
-                // It was dropped: so the log says.
-                return Ok(None);
-            }
-        }
-        to.write_at(&self.buf[..len], at)?;
-        self.progress.copied_bytes += len as u64;
-        Ok(Some(Copying::InPlace { space, from, to, at: at + len as u64 }))
-    }
-
-    /// Copies some images of a packed file; `None` when the file is complete.
-    fn copy_images(
-        &mut self,
-        (from, to): (Arc<Space>, Box<PackedFile>),
-        next: u32,
-        (len, copied): (u64, u64),
-    ) -> Result<Option<Copying>> {
+    /// Copies some images of a file; `None` when the file is complete.
+    fn copy_images(&mut self, copying: Copying) -> Result<Option<Copying>> {
+        let Copying { from, to, next, len, copied } = copying;
         let images = match self.images(&from, next) {
             // A file that was dropped may be cut meanwhile: so the log says.
             Err(_) if !self.env.storage().exists(&space_file_name(from.id()))? => return Ok(None),
@@ -302,13 +258,13 @@ impl Backup {
         let bytes = images.iter().map(|image| image.bytes.len() as u64).sum::<u64>();
         self.progress.copied_bytes += bytes;
         let next = next.unwrap_or(u32::MAX);
-        Ok(Some(Copying::Packed { from, to, next, len, copied: copied + bytes }))
+        Ok(Some(Copying { from, to, next, len, copied: copied + bytes }))
     }
 
-    /// Some images of a packed file, from a page on. An image that is spoilt in the file is made of
+    /// Some images of a file, from a page on. An image that is spoilt in the file is made of
     /// the page in the pool, if it is there.
     fn images(&self, from: &Space, next: u32) -> Result<Vec<Image>> {
-        let (source, space) = (from.file().packed().expect("the space is packed"), from.id());
+        let (source, space) = (from.file(), from.id());
         let no = match source.images(space, next, PIECE) {
             Err(packed::Error::Corrupt { object: Object::Page { no, .. }, .. }) => no,
             images => return images.map_err(page_files::file_error),

@@ -45,7 +45,7 @@ use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
 use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
 use crate::options::ForceRecovery;
-use crate::page_files::{PageFiles, Source};
+use crate::page_files::{PageFiles, Source, file_error};
 use crate::recovery;
 use crate::redo::record::{LogRecord, Writer};
 use crate::redo::{Failure, RedoLog, format_uuid};
@@ -58,6 +58,9 @@ use space_registry::SpaceRegistry;
 
 /// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Room in the undo file that a clean close leaves it.
+const UNDO_IDLE_BYTES: u64 = 1 << 20;
 
 /// See the module's description.
 pub struct Env {
@@ -119,7 +122,6 @@ fn open_pool(
         size_bytes: size.size_bytes(),
         max_size_bytes: size.reserve_bytes(),
         replacement: options.replacement,
-        doublewrite: options.doublewrite,
         page_compression: options.page_compression,
         compressed_tier: options.compressed_tier,
         memory_locked: options.memory_locked,
@@ -339,7 +341,7 @@ impl Env {
             let file = self.page_files.make(id, file)?;
             self.storage.sync_dir(dir_of(&name))?;
             self.log_file_change(LogRecord::SpaceCreate(id))?;
-            Ok(self.pool.open_packed_space(id, file)?)
+            Ok(self.pool.open_space(id, file)?)
         };
         made().inspect_err(|_| {
             // Best effort; the record, if it got that far, makes an empty file at worst.
@@ -537,19 +539,27 @@ impl Env {
         self.background.stop();
     }
 
-    /// Cuts off the undo file what is beyond the end of its space. Everything is in the files, and
-    /// a checkpoint at the end of the log says so.
+    /// Forgets the pages beyond the end of the undo space, and cuts its file. Everything is in the
+    /// files, and a checkpoint at the end of the log says so.
     fn cut_undo_file(&self) -> Result<()> {
         let Some(space) = self.pool.space(UNDO_SPACE) else { return Ok(()) };
-        let header = space_header::read(&self.pool, &space)?;
-        let Some(file) = space.file().in_place() else { return Ok(()) };
-        if !file.is_longer_than(header.size_pages)? {
-            return Ok(());
+        let (file, size_pages) = (space.file(), space_header::read(&self.pool, &space)?.size_pages);
+        if file.end(UNDO_SPACE).map_err(file_error)? > size_pages {
+            // In both slots of the control file: a recovery by the older one, should the newer be
+            // damaged, must not meet changes of pages that are gone.
+            self.checkpoints.take(true)?;
+            file.forget_from(UNDO_SPACE, size_pages).map_err(file_error)?;
         }
-        // In both slots of the control file: a recovery by the older one, should the newer be
-        // damaged, must not meet changes of pages that are gone.
-        self.checkpoints.take(true)?;
-        Ok(file.cut_to(header.size_pages)?)
+        let idle_bytes = || {
+            let usage = file.usage();
+            usage.file_bytes.saturating_sub(usage.occupied_bytes)
+        };
+        if idle_bytes() > UNDO_IDLE_BYTES {
+            // The pages that the space has grown by are not awaited any more.
+            file.reserve(0).map_err(file_error)?;
+            while idle_bytes() > UNDO_IDLE_BYTES && file.shorten().map_err(file_error)? {}
+        }
+        Ok(())
     }
 }
 

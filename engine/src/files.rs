@@ -6,8 +6,8 @@
 //! | 1 | `undo.tpd` |
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
-//! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `doublewrite.tpd`,
-//! `newest-runs.0` and `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
+//! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `newest-runs.0` and
+//! `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
 //! does. Space ids are never used again. A backup that is not finished holds
 //! `tidepool-backup-unfinished` as well.
 

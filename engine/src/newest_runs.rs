@@ -6,6 +6,9 @@
 //! before each checkpoint of the redo log, since what a checkpoint passes can't be recovered from
 //! the log.
 //!
+//! A mirror has no runs. Of it the greatest LSN is noted of a page that was durable there: a mirror
+//! that has none so great is an older copy, and may restore nothing as a whole.
+//!
 //! # Format
 //! Two files, `newest-runs.0` and `newest-runs.1`, written by turns, each as a whole:
 //! ```text
@@ -14,7 +17,8 @@
 //! 12  entries   u32
 //! 16  sequence  u64: the greater one counts
 //! 24  instance  uuid, 16 bytes
-//! 40  entries, 12 bytes each: space u32, run u64
+//! 40  entries, 12 bytes each: space u32, run u64; space 8 and 9 stand for the mirrors of spaces 0
+//!     and 1, with an LSN
 //! ```
 //! Zeroes follow up to a whole block. Numbers of spaces that are gone mean nothing.
 //!
@@ -30,7 +34,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
-use tidepool_pool::{LogThrottle, Pool};
+use tidepool_pool::{LogThrottle, Lsn, Pool};
 
 use crate::error::{Error, Result};
 use crate::files::NEWEST_RUNS_FILES;
@@ -40,6 +44,8 @@ const CHECKED_AT: usize = 12;
 const ENTRIES_AT: usize = 40;
 const ENTRY_BYTES: usize = 12;
 const BLOCK: usize = 4096;
+/// What stands for the mirror of a space: this, and the space's number.
+const MIRRORS_FROM: u32 = 8;
 /// Length of a file at least.
 const LEN_MIN: u64 = 16 << 10;
 
@@ -96,6 +102,11 @@ impl NewestRuns {
         self.state.lock().runs.get(&space).copied().unwrap_or(0)
     }
 
+    /// The greatest LSN of a page that is known to have been durable in the mirror of a space.
+    pub fn of_mirror(&self, space: u32) -> Lsn {
+        Lsn(self.of(MIRRORS_FROM + space))
+    }
+
     /// The space is gone.
     pub fn forget(&self, space: u32) {
         self.state.lock().runs.remove(&space);
@@ -130,6 +141,11 @@ impl NewestRuns {
         let mut is_newer = false;
         for (space, run) in pool.newest_runs() {
             is_newer |= state.runs.insert(space, run) != Some(run);
+        }
+        for (space, lsn) in pool.newest_mirrored() {
+            let noted = state.runs.entry(MIRRORS_FROM + space).or_default();
+            is_newer |= *noted < lsn.0;
+            *noted = lsn.0.max(*noted);
         }
         let noted = if is_newer { state.write(storage) } else { Ok(()) };
         self.unless_full(noted)

@@ -152,9 +152,7 @@ pub struct Options {
     pub max_purge_lag: u64,
     /// Longest such delay of one write. Zero (default) = a second.
     pub max_purge_lag_delay: Duration,
-    /// Whether pages are written twice, so that a torn page heals at recovery. Default true.
-    pub doublewrite: bool,
-    /// How pages of tables are compressed when they are written. Default
+    /// How pages are compressed when they are written. Default
     /// [`PageCompression::Auto`].
     pub page_compression: PageCompression,
     /// Whether part of the pool may hold compressed images of pages that left their frames. Default
@@ -210,7 +208,6 @@ impl Default for Options {
             old_blocks_time: Duration::from_secs(1),
             max_purge_lag: 0,
             max_purge_lag_delay: Duration::ZERO,
-            doublewrite: true,
             page_compression: PageCompression::default(),
             compressed_tier: CompressedTier::default(),
             direct_io: true,

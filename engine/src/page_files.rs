@@ -1,14 +1,14 @@
-//! The files of spaces: which form each has, and how it is made and opened.
+//! The files of spaces: how they are made and opened.
 //!
-//! Tables' files are packed ([`tidepool_pool::packed`]). `system.tpd` and `undo.tpd` are small and
-//! overwritten in place: their pages go through the doublewrite file, and have mirrors.
+//! All are packed ([`tidepool_pool::packed`]). Pages of `system.tpd` and `undo.tpd` have second
+//! copies in mirrors ([`crate::mirror`]).
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-use tidepool_pool::packed::{self, MAP_PAGES, PackedFile, Settings};
-use tidepool_pool::storage::{Storage, StorageError, StorageFile, StorageOp};
-use tidepool_pool::{InPlaceFile, PageFile, PageSize, Pool, ReadError, Space};
+use tidepool_pool::packed::{self, MAP_PAGES, Object, PackedFile, Settings};
+use tidepool_pool::storage::{SimStorage, Storage, StorageError, StorageFile, StorageOp};
+use tidepool_pool::{PageSize, Pool, Space};
 
 use crate::error::{Error, Result};
 use crate::files::{FIRST_TABLE_SPACE, SYSTEM_SPACE, space_file_name};
@@ -26,16 +26,11 @@ pub(crate) struct PageFiles {
     pub seed: Option<u64>,
     /// Nothing is written.
     pub read_only: bool,
-    /// A table's file that can't be opened is rescued, as far as it can be: what is damaged is
-    /// passed over, and the start is the last resort.
+    /// A file that can't be opened is rescued, as far as it can be: what is damaged is passed over,
+    /// and the start is the last resort.
     pub last_resort: bool,
-    /// Which runs of the packed files were durable.
+    /// Which runs of the files were durable.
     pub newest_runs: Arc<NewestRuns>,
-}
-
-/// Whether the file of a space is packed.
-pub(crate) fn is_packed(space: u32) -> bool {
-    space >= FIRST_TABLE_SPACE
 }
 
 impl PageFiles {
@@ -57,36 +52,86 @@ impl PageFiles {
         PackedFile::create(file, self.settings(space)).map_err(file_error)
     }
 
+    /// Makes a file that is to take the place of the space's own. Durable, except for its name.
+    pub fn make_successor(
+        &self,
+        space: u32,
+        file: Arc<dyn StorageFile>,
+    ) -> packed::Result<PackedFile> {
+        PackedFile::create_behind(file, self.settings(space), self.newest_runs.of(space))
+    }
+
     /// Opens the file of a space, and the space in the pool.
     ///
     /// # Errors
-    /// [`OpenError::Unusable`] if a table's file is damaged, or the disk does not give what it
-    /// holds.
+    /// [`OpenError::Unusable`] if the file is damaged, or the disk does not give what it holds.
     pub fn open_space(
         &self,
         storage: &dyn Storage,
         pool: &Pool,
         space: u32,
     ) -> Result<Arc<Space>, OpenError> {
+        let (file, _) = self.find(storage, space)?;
         let mirror = mirror::open(storage, self.page_size, space)?;
-        let writes_nothing = self.read_only || self.last_resort;
-        let file = match storage.open(&space_file_name(space)) {
-            // Nothing has put it back.
-            Err(error) if error.is_not_found() && space == SYSTEM_SPACE && writes_nothing => {
-                mirror.as_ref().map(|mirror| mirror.file().clone()).ok_or(error)
-            }
-            file => file,
-        }?;
-        if is_packed(space) {
-            let (file, _) = self.open_or_rescue(space, file).map_err(OpenError::of_file)?;
-            return Ok(pool.open_packed_space(space, file)?);
-        }
-        if !self.read_only {
-            // A process that was killed may have written pages that this one can read, and a power
-            // cut would take; recovery counts such pages as having seen their changes.
-            file.sync_data()?;
-        }
         Ok(pool.open_mirrored_space(space, file, mirror)?)
+    }
+
+    /// Opens the file of a space. What is wrong with one that can't be opened comes with it, if it
+    /// is read all the same: as the last resort it is rescued as far as it can be. Where nothing
+    /// may be written, the pages of a system space without a file are read from its mirror.
+    fn find(
+        &self,
+        storage: &dyn Storage,
+        space: u32,
+    ) -> Result<(PackedFile, Vec<String>), OpenError> {
+        let file = match storage.open(&space_file_name(space)) {
+            Err(error) if error.is_not_found() && self.writes_nothing() => {
+                let copy = self.copy_of_mirror(storage, space)?;
+                return Ok((copy.ok_or(error)?, Vec::new()));
+            }
+            file => file?,
+        };
+        let refusal = match self.open(space, file.clone()) {
+            Err(error) if self.last_resort => error,
+            opened => {
+                let opened = opened.map_err(|error| OpenError::of_file(space, error))?;
+                return Ok((opened, Vec::new()));
+            }
+        };
+        let why = refusal.to_string();
+        if let Some(copy) = self.copy_of_mirror(storage, space)? {
+            tracing::error!("{why}; its pages are read from its mirror");
+            return Ok((copy, vec![why]));
+        }
+        let known = self.newest_runs.of(space);
+        match PackedFile::rescue(file, self.settings(space), known) {
+            Ok((file, wrong)) if !matches!(refusal, packed::Error::Storage(_)) => {
+                tracing::error!(
+                    "{why}; its pages are read as far as they can be found: {}",
+                    wrong.join("; ")
+                );
+                Ok((file, [why].into_iter().chain(wrong).collect()))
+            }
+            // That error says less than the refusal.
+            _ => Err(OpenError::of_file(space, refusal)),
+        }
+    }
+
+    fn writes_nothing(&self) -> bool {
+        self.read_only || self.last_resort
+    }
+
+    /// A file of the system space, made in memory of the pages in its mirror. None for another
+    /// space, or if the mirror has not all pages.
+    fn copy_of_mirror(&self, storage: &dyn Storage, space: u32) -> Result<Option<PackedFile>> {
+        if space != SYSTEM_SPACE {
+            return Ok(None);
+        }
+        let Some(mirror) = mirror::open(storage, self.page_size, space)? else {
+            return Ok(None);
+        };
+        let file = SimStorage::new(0).create(&space_file_name(SYSTEM_SPACE))?;
+        mirror::restore(&mirror, self, file).map_err(file_error)
     }
 
     /// Opens a packed file. One that nothing was written to yet is made anew: a crash came before
@@ -102,33 +147,6 @@ impl PageFiles {
             false => packed::Access::ReadWrite,
         };
         PackedFile::open(file, self.settings(space), access, known)
-    }
-
-    /// Opens a packed file; as the last resort, one that can't be opened as far as it can be
-    /// rescued. Then why it can't be opened and what is wrong with it comes with it, and is in the
-    /// log.
-    fn open_or_rescue(
-        &self,
-        space: u32,
-        file: Arc<dyn StorageFile>,
-    ) -> packed::Result<(PackedFile, Vec<String>)> {
-        let refusal = match self.open(space, file.clone()) {
-            Err(error) if self.last_resort && !matches!(error, packed::Error::Storage(_)) => error,
-            opened => return Ok((opened?, Vec::new())),
-        };
-        let known = self.newest_runs.of(space);
-        match PackedFile::rescue(file, self.settings(space), known) {
-            Ok((file, wrong)) => {
-                tracing::error!(
-                    "{refusal}; its pages are read as far as they can be found: {}",
-                    wrong.join("; ")
-                );
-                let refusal = refusal.to_string();
-                Ok((file, [refusal].into_iter().chain(wrong).collect()))
-            }
-            // It says less than the refusal.
-            Err(_) => Err(refusal),
-        }
     }
 
     fn settings(&self, space: u32) -> Settings {
@@ -154,12 +172,12 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
-    fn of_file(error: packed::Error) -> OpenError {
+    fn of_file(space: u32, error: packed::Error) -> OpenError {
         match &error {
             packed::Error::Storage(storage) if storage.op != StorageOp::Read => {
                 OpenError::Other(file_error(error))
             }
-            _ => OpenError::Unusable(file_error(error)),
+            _ => OpenError::Unusable(error_of(space, error)),
         }
     }
 }
@@ -195,16 +213,32 @@ pub(crate) fn file_error(error: packed::Error) -> Error {
     tidepool_pool::Error::of_file(error).into()
 }
 
+/// The same for the file of a space: the advice fits it.
+pub(crate) fn error_of(space: u32, error: packed::Error) -> Error {
+    let mut error = tidepool_pool::Error::of_file(error);
+    if space < FIRST_TABLE_SPACE
+        && let tidepool_pool::Error::File { why, .. } = &mut error
+    {
+        *why = why.replace(packed::RESTORE, RESTORE);
+    }
+    error.into()
+}
+
+/// What to do about a damaged file that all tables need. Which level of force_recovery helps, the
+/// open adds.
+const RESTORE: &str = "restore the data directory from a backup, or save what can be read with \
+                       'tidepool salvage'";
+
 /// The file of a space, to be read past the pool.
 pub(crate) enum Source {
     /// That of a space that is open.
     Open(Arc<Space>),
     /// One that was opened for this.
-    Own(PageFile),
+    Own(Box<PackedFile>),
 }
 
 impl Source {
-    pub fn file(&self) -> &PageFile {
+    pub fn file(&self) -> &PackedFile {
         match self {
             Source::Open(space) => space.file(),
             Source::Own(file) => file,
@@ -217,14 +251,14 @@ impl PageFiles {
     pub fn source(&self, storage: &dyn Storage, pool: &Pool, space: u32) -> Result<Source> {
         match pool.space(space) {
             Some(space) => Ok(Source::Open(space)),
-            None => Ok(Source::Own(self.open_to_read(storage, space)?)),
+            None => Ok(Source::Own(Box::new(self.open_to_read(storage, space)?))),
         }
     }
 
     /// The same, whether or not the space is open in a pool: the file as it is on the disk.
-    pub fn open_to_read(&self, storage: &dyn Storage, space: u32) -> Result<PageFile> {
+    pub fn open_to_read(&self, storage: &dyn Storage, space: u32) -> Result<PackedFile> {
         let reader = PageFiles { read_only: true, ..self.clone() };
-        Ok(reader.open_any(storage, space)?.0)
+        Ok(reader.find(storage, space)?.0)
     }
 
     /// The same as the last resort, and what is wrong with a file that can't be opened.
@@ -232,19 +266,9 @@ impl PageFiles {
         &self,
         storage: &dyn Storage,
         space: u32,
-    ) -> Result<(PageFile, Vec<String>)> {
+    ) -> Result<(PackedFile, Vec<String>)> {
         let reader = PageFiles { read_only: true, last_resort: true, ..self.clone() };
-        reader.open_any(storage, space)
-    }
-
-    /// The file of a space in its form; and what is wrong with it, if it was rescued.
-    fn open_any(&self, storage: &dyn Storage, space: u32) -> Result<(PageFile, Vec<String>)> {
-        let file = storage.open(&space_file_name(space))?;
-        if !is_packed(space) {
-            return Ok((PageFile::InPlace(InPlaceFile::new(file, self.page_size)), Vec::new()));
-        }
-        let (file, wrong) = self.open_or_rescue(space, file).map_err(file_error)?;
-        Ok((PageFile::Packed(Box::new(file)), wrong))
+        Ok(reader.find(storage, space)?)
     }
 }
 
@@ -252,7 +276,7 @@ impl PageFiles {
 #[derive(Default)]
 pub(crate) struct Piece {
     /// Number, and whether it could be read; the bytes of the first are at the start of the buffer,
-    /// and so on. A page of a file that is overwritten in place may be torn or spoilt.
+    /// and so on.
     pub pages: Vec<(u32, Result<(), String>)>,
     /// The page to go on with; `None`: that was all.
     pub next: Option<u32>,
@@ -261,41 +285,8 @@ pub(crate) struct Piece {
 }
 
 /// Reads the pages of a space from `first` on, as many as `buf` has room for. Pages that were never
-/// written to a packed file are left out.
+/// written are left out.
 pub(crate) fn read_piece(
-    file: &PageFile,
-    (space, first): (u32, u32),
-    (page_size, buf): (PageSize, &mut [u8]),
-) -> Result<Piece> {
-    match file {
-        PageFile::InPlace(file) => read_side_by_side(file, first, (page_size, buf)),
-        PageFile::Packed(file) => Ok(read_images(file, (space, first), (page_size, buf))),
-    }
-}
-
-fn read_side_by_side(
-    file: &InPlaceFile,
-    first: u32,
-    (page_size, buf): (PageSize, &mut [u8]),
-) -> Result<Piece> {
-    let size = page_size.bytes();
-    let end = file.pages()?;
-    let count = (buf.len() / size).min(end.saturating_sub(first) as usize);
-    let whole = file.read_op(first, &mut buf[..count * size]).alone();
-    let mut pages = Vec::with_capacity(count);
-    for (no, bytes) in (first..).zip(buf[..count * size].chunks_exact_mut(size)) {
-        let read = match &whole {
-            Ok(()) => Ok(()),
-            // One sector must not hide its neighbours.
-            Err(_) => file.read_op(no, bytes).alone().map_err(|error| error.to_string()),
-        };
-        pages.push((no, read));
-    }
-    let next = first + count as u32;
-    Ok(Piece { pages, next: (next < end).then_some(next), bytes: (count * size) as u64 })
-}
-
-fn read_images(
     file: &PackedFile,
     (space, first): (u32, u32),
     (page_size, buf): (PageSize, &mut [u8]),
@@ -306,8 +297,7 @@ fn read_images(
         match file.next_page(space, from) {
             Ok(None) => piece.next = None,
             Ok(Some(no)) => {
-                let read = file.read(space, no, bytes);
-                let read = read.map_err(|error| ReadError::from(error).to_string());
+                let read = file.read(space, no, bytes).map_err(why);
                 piece.pages.push((no, read.map(drop)));
                 let entry = file.find(space, no).ok().flatten();
                 piece.bytes += entry.map_or(0, |entry| u64::from(entry.len));
@@ -315,10 +305,20 @@ fn read_images(
             }
             Err(error) => {
                 // The node of the map that has the places of these pages.
-                piece.pages.push((from, Err(ReadError::from(error).to_string())));
+                piece.pages.push((from, Err(why(error))));
                 piece.next = (from / MAP_PAGES + 1).checked_mul(MAP_PAGES);
             }
         }
     }
     piece
+}
+
+/// Why a page could not be read. Which one it was, the caller says.
+pub(crate) fn why(error: packed::Error) -> String {
+    match error {
+        packed::Error::Corrupt { object: Object::Page { .. }, why, .. } => why,
+        packed::Error::Corrupt { object, why, .. } => format!("{object} is corrupt: {why}"),
+        packed::Error::File { why, .. } | packed::Error::WrongFile { why, .. } => why,
+        packed::Error::Storage(error) => error.to_string(),
+    }
 }

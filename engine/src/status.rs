@@ -88,8 +88,6 @@ impl Status {
         self.push("pages_created", pool.pages_created);
         self.push("pages_read", pool.reads + pool.read_ahead);
         self.push("pages_written", pool.pages_flushed);
-        self.push("dblwr_pages_written", pool.doublewrite_pages);
-        self.push("dblwr_writes", pool.doublewrite_writes);
     }
 
     /// The compressed tier's figures.
@@ -106,12 +104,11 @@ impl Status {
         self.push("compressed_tier_dropped", tier.dropped);
     }
 
-    /// What went through the files of pages, and what those of tables take.
+    /// What went through the files of pages, and what they take.
     pub(crate) fn add_files(&mut self, packed: &PackedUsage, pool: &PoolStats) {
-        let in_place = pool.in_place_pages_written + pool.doublewrite_pages;
-        let read = pool.in_place_pages_read * pool.page_size_bytes;
-        self.push("data_read", packed.read_bytes + read);
-        self.push("data_written", packed.written_bytes + in_place * pool.page_size_bytes);
+        let mirrored = pool.mirror_pages_written * pool.page_size_bytes;
+        self.push("data_read", packed.read_bytes);
+        self.push("data_written", packed.written_bytes + mirrored);
         self.push("data_files_bytes", packed.file_bytes);
         self.push("data_occupied_bytes", packed.occupied_bytes);
         self.push("data_live_bytes", packed.live_bytes);
@@ -328,7 +325,7 @@ impl Status {
 /// Sections of the text, each with the prefixes of the counters that it holds. The last takes the
 /// rest.
 const SECTIONS: [(&str, &[&str]); 6] = [
-    ("BUFFER POOL", &["buffer_pool_", "page", "dblwr_", "data_"]),
+    ("BUFFER POOL", &["buffer_pool_", "page", "data_"]),
     ("MEMORY", &["memory_"]),
     ("LOG", &["lsn_", "log_", "checkpoint", "redo_", "os_log_"]),
     ("TRANSACTIONS", &["trx_", "history_list_length", "purge_", "undo_"]),

@@ -4,25 +4,52 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidepool_pool::PageId;
+use tidepool_pool::packed::{Codec, Image, PackedFile, Stream};
 use tidepool_pool::storage::{IoOp, Result, SimStorage, Storage, StorageFile, StorageLock};
+use tidepool_pool::{PageId, page};
 
 use crate::files::space_file_name;
 use crate::page_files::PageFiles;
 use crate::redo::control::{CONTROL_FILE, Control};
 
-/// Where a page of a table is on the disk: byte offset in its file, and bytes.
-pub(crate) fn place_of(disk: &SimStorage, page: PageId) -> (u64, usize) {
+/// The file of a space, as it is on the disk.
+fn file_of(disk: &SimStorage, space: u32) -> PackedFile {
     let (control, _) = Control::read(&*disk.open(CONTROL_FILE).unwrap()).unwrap();
-    let file = PageFiles::to_read(disk, control.page_size, control.uuid)
-        .open_to_read(disk, page.space)
-        .unwrap();
-    let file = file.packed().expect("tables' files are packed");
-    let entry = file.find(page.space, page.no).unwrap().expect("the page was written");
+    let files = PageFiles::to_read(disk, control.page_size, control.uuid);
+    let files = PageFiles { read_only: false, ..files };
+    files.open(space, disk.open(&space_file_name(space)).unwrap()).unwrap()
+}
+
+/// Where a page is on the disk: byte offset in its file, and bytes.
+pub(crate) fn place_of(disk: &SimStorage, page: PageId) -> (u64, usize) {
+    let entry = file_of(disk, page.space).find(page.space, page.no).unwrap();
+    let entry = entry.expect("the page was written");
     (entry.offset(), entry.len as usize)
 }
 
-/// Flips a bit in the middle of a page of a table, as it is on the disk.
+/// One more than the highest page of a space on the disk.
+pub(crate) fn end_of(disk: &SimStorage, space: u32) -> u32 {
+    file_of(disk, space).end(space).unwrap()
+}
+
+/// A page as it is on the disk.
+pub(crate) fn read_page(disk: &SimStorage, page: PageId, page_size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; page_size];
+    file_of(disk, page.space).read(page.space, page.no, &mut bytes).unwrap();
+    bytes
+}
+
+/// Writes a page as the engine does, with its right checksum unless the bytes are zeroes.
+pub(crate) fn write_page(disk: &SimStorage, page: PageId, bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    if !page::is_zero(&bytes) {
+        page::stamp_checksum(&mut bytes);
+    }
+    let image = Image { space: page.space, no: page.no, codec: Codec::Raw, bytes };
+    file_of(disk, page.space).write(Stream::Flushed, &[image]).unwrap();
+}
+
+/// Flips a bit in the middle of a page, as it is on the disk.
 pub(crate) fn spoil(disk: &SimStorage, page: PageId) {
     let (offset, len) = place_of(disk, page);
     disk.corrupt(&space_file_name(page.space), offset + len as u64 / 2, 1);

@@ -147,9 +147,6 @@ fn what_a_crash_leaves_is_recovered_aside() {
 fn damage_of_every_kind_is_found() {
     let whole = directory();
     type Damage<'a> = (&'a str, &'a str, Box<dyn Fn(&Path)>);
-    let flip = |file: &'static str, at: usize| -> Box<dyn Fn(&Path)> {
-        Box::new(move |dir| edit(dir, file, |bytes| bytes[at] ^= 4))
-    };
     let spoil = |no: u32| -> Box<dyn Fn(&Path)> {
         Box::new(move |dir| packed::flip(&files_in(dir), SPACE, &[no]))
     };
@@ -203,8 +200,26 @@ fn damage_of_every_kind_is_found() {
             "the top of the map is corrupt: the file ends before",
             Box::new(|dir| edit(dir, TABLE, |bytes| bytes.truncate(12 * PAGE))),
         ),
-        ("a bit of the catalog", "system.tpd: 2: its checksum", flip("system.tpd", 2 * PAGE + 100)),
-        ("a bit of undo", "undo.tpd: 2: its checksum", flip("undo.tpd", 2 * PAGE + 50)),
+        (
+            "a bit of the catalog",
+            "system.tpd: 2: the ",
+            Box::new(|dir| packed::flip(&files_in(dir), packed::SYSTEM, &[2])),
+        ),
+        (
+            "a bit of undo",
+            "undo.tpd: 2: the ",
+            Box::new(|dir| packed::flip(&files_in(dir), packed::UNDO, &[2])),
+        ),
+        (
+            "no root of the catalog's file",
+            "system.tpd: none of its roots is whole",
+            Box::new(|dir| edit(dir, "system.tpd", |bytes| bytes[..4 * 4096].fill(0))),
+        ),
+        (
+            "no root of the undo file",
+            "undo.tpd: none of its roots is whole",
+            Box::new(|dir| edit(dir, "undo.tpd", |bytes| bytes[..4 * 4096].fill(0))),
+        ),
         (
             "a file that is gone",
             "the file is missing",
@@ -258,7 +273,7 @@ fn a_directory_that_does_not_open_is_looked_at_with_the_lowest_level_that_helps(
     let cases: [Damage<'_>; 4] = [
         // The root of the catalog, in both copies: no table can be found.
         (3, 0, &|dir| {
-            overwrite(dir, "system.tpd");
+            packed::flip(&files_in(dir), packed::SYSTEM, &[2]);
             overwrite(dir, "system-mirror.tpd");
         }),
         (4, 1, &|dir| remove(dir, "undo.tpd")),
@@ -283,7 +298,7 @@ fn a_directory_that_does_not_open_is_looked_at_with_the_lowest_level_that_helps(
 #[test]
 fn a_copy_in_a_mirror_that_is_broken_or_of_another_time_is_found() {
     let dir = directory();
-    let older = std::fs::read(dir.path().join("system.tpd")).unwrap();
+    let older = std::fs::read(dir.path().join("system-mirror.tpd")).unwrap();
     let db = Db::open(dir.path(), options()).unwrap();
     db.create_table("d/u", &TableDef::new([IndexDef::unique("id")])).unwrap();
     db.close().unwrap();

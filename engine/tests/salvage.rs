@@ -251,12 +251,11 @@ fn without_a_catalog_rows_are_as_they_were_committed_last() {
     let table = db.open_table("d/t").unwrap();
     let trx = begin_unfinished(&db, &table);
     let crashed = copy_of(dir.path());
-    for file in ["system.tpd", "system-mirror.tpd"] {
-        let path = crashed.path().join(file);
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[PAGE * 2..PAGE * 3].fill(0x55);
-        std::fs::write(&path, bytes).unwrap();
-    }
+    packed::flip(&files_in(crashed.path()), packed::SYSTEM, &[2]);
+    let path = crashed.path().join("system-mirror.tpd");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[PAGE * 2..PAGE * 3].fill(0x55);
+    std::fs::write(&path, bytes).unwrap();
     let (saved, found) = salvage(crashed.path());
     assert_eq!((found.unsure_entries, found.lost_entries), (0, 0), "{found:?}");
     assert!(found.gaps.is_empty(), "{:?}", found.gaps);
@@ -270,10 +269,12 @@ fn a_table_whose_catalog_entry_is_lost_is_found_by_its_file() {
     let db = Db::open(dir.path(), options()).unwrap();
     let rows = fill(&db);
     db.close().unwrap();
-    let path = dir.path().join("system.tpd");
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[PAGE * 2..].fill(0x55);
-    std::fs::write(&path, bytes).unwrap();
+    for name in ["system.tpd", "system-mirror.tpd"] {
+        let path = dir.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[PAGE * 2..].fill(0x55);
+        std::fs::write(&path, bytes).unwrap();
+    }
     let (saved, found) = salvage(dir.path());
     assert!(saved == rows, "{} rows of {}", saved.len(), rows.len());
     assert!(found.gaps.is_empty(), "{:?}", found.gaps);

@@ -10,6 +10,17 @@ fn open(sim: &SimStorage) -> Db {
     Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
 }
 
+/// Bytes that do not shrink.
+fn value(n: u32, round: u8) -> Vec<u8> {
+    let mut state = u64::from(n) << 8 | u64::from(round);
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as u8
+    };
+    (0..1000).map(|_| next()).collect()
+}
+
 fn undo_bytes(sim: &SimStorage) -> u64 {
     sim.open("undo.tpd").unwrap().len().unwrap()
 }
@@ -23,7 +34,7 @@ fn a_clean_close_gives_back_what_a_long_history_has_left() {
         let table = db.open_table("t").unwrap();
         let mut trx = db.begin(TransactionOptions::default());
         for n in 0..2000u32 {
-            let value = vec![round; 1000];
+            let value = value(n, round);
             match round {
                 0 => trx.insert(&table, 0, &n.to_be_bytes(), &value).unwrap(),
                 _ => trx.update(&table, 0, &n.to_be_bytes(), &value).unwrap(),
@@ -58,6 +69,6 @@ fn a_clean_close_gives_back_what_a_long_history_has_left() {
     for n in 0..2000u32 {
         let key = n.to_be_bytes();
         assert!(trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap());
-        assert_eq!(value, [11; 1000]);
+        assert_eq!(value, self::value(n, 11));
     }
 }

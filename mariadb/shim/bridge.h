@@ -104,7 +104,6 @@ typedef struct {
   uint8_t flush_log_at_trx_commit;
   uint8_t deadlock_detect;
   uint8_t lost_update_check;
-  uint8_t doublewrite;
   uint8_t direct_io;
   uint8_t read_only;
   uint8_t accept_log_loss;

@@ -14,7 +14,7 @@ ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
     open_files, force_recovery, page_compression, compressed_tier;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
-my_bool cache_advice, lost_update_check, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
+my_bool cache_advice, lost_update_check, deadlock_detect, direct_io, read_only, memory_guard;
 my_bool start_empty, accept_log_loss;
 char *home_dir, *page_trace_file;
 char nothing[] = "", *backup_to = nothing;
@@ -295,8 +295,6 @@ MYSQL_SYSVAR_BOOL(lost_update_check, lost_update_check, PLUGIN_VAR_OPCMDARG,
 MYSQL_SYSVAR_BOOL(deadlock_detect, deadlock_detect, PLUGIN_VAR_OPCMDARG,
                   "Deadlocks are looked for; if not, lock waits end by tidepool_lock_wait_timeout", nullptr, set_detect,
                   TRUE);
-MYSQL_SYSVAR_BOOL(doublewrite, doublewrite, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
-                  "Pages are written twice, so that a torn write can be healed", nullptr, nullptr, TRUE);
 MYSQL_SYSVAR_BOOL(use_direct_io, direct_io, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "Files are read and written past the page cache of the operating system, where it allows that",
                   nullptr, nullptr, TRUE);
@@ -373,7 +371,6 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(max_purge_lag_delay),
                                         MYSQL_SYSVAR(lost_update_check),
                                         MYSQL_SYSVAR(deadlock_detect),
-                                        MYSQL_SYSVAR(doublewrite),
                                         MYSQL_SYSVAR(use_direct_io),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
@@ -430,7 +427,6 @@ tp_options open_options() {
   options.flush_log_at_trx_commit = static_cast<uint8_t>(flush_log_at_trx_commit);
   options.deadlock_detect = deadlock_detect;
   options.lost_update_check = lost_update_check;
-  options.doublewrite = doublewrite;
   options.direct_io = direct_io;
   options.open_files = open_files;
   options.read_only = read_only;

@@ -2,6 +2,9 @@
 //!
 //! `cargo bench -p tidepool-pool --bench churn [-- directory]`; the directory says which disk.
 
+#[path = "../tests/packed/mod.rs"]
+mod packed;
+
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -19,10 +22,9 @@ fn main() {
     let storage: Arc<dyn Storage> =
         Arc::new(FileStorage::new(dir.path(), FileOptions::default()).unwrap());
     let file = storage.create("16.tpd").unwrap();
-    file.set_len(PAGES * 16384).unwrap();
     let config = PoolConfig { size_bytes: POOL_BYTES, ..PoolConfig::default() };
     let pool = Pool::new(config, storage).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, packed::create(file, 16, 16384)).unwrap();
     println!(
         "{:>9}{:>14}{:>12}{:>11}{:>14}",
         "writes %", "accesses/s", "flushed/s", "wait_free", "longest ms"

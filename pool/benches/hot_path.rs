@@ -5,6 +5,9 @@
 //! at random. Runs with the advisor's tap on and off take turns; a statement is begun every third
 //! access, as a point select's. First with the default replacement policy, then with `midpoint`.
 
+#[path = "../tests/packed/mod.rs"]
+mod packed;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +36,7 @@ fn measure(policy: &str, replacement: ReplacementConfig) {
     let file = storage.create("16.tpd").unwrap();
     let config = PoolConfig { size_bytes: 128 << 20, replacement, ..PoolConfig::default() };
     let pool = Pool::new(config, storage).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, packed::create(file, 16, 16384)).unwrap();
     for no in 0..PAGES {
         let mut guard = pool.new_page(&space, no).unwrap();
         pool.mark_dirty(&mut guard, Lsn(no as u64 + 1), Lsn(no as u64 + 2));

@@ -5,8 +5,8 @@
 //! resizing thread's own time, which a busy machine does not distort; "first" is when the first
 //! extent was back with the kernel.
 
-#[path = "../tests/zero_file/mod.rs"]
-mod zero_file;
+#[path = "../tests/packed/mod.rs"]
+mod packed;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,10 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tidepool_pool::storage::SimStorage;
+use tidepool_pool::storage::{SimStorage, Storage};
 use tidepool_pool::{Access, Haste, Lsn, PageId, Pool, PoolConfig, page, statement};
-
-use zero_file::ZeroFile;
 
 const PAGE: u64 = 16384;
 
@@ -54,14 +52,12 @@ fn next(state: &mut u64) -> u64 {
 
 fn shrink(what: &str, bytes: u64, to: u64, hot: Hot, dirty_pct: u64) {
     let pages = bytes / PAGE;
-    let config = PoolConfig {
-        size_bytes: bytes,
-        doublewrite: false,
-        background: false,
-        ..PoolConfig::default()
-    };
-    let pool = Pool::new(config, Arc::new(SimStorage::new(1))).unwrap();
-    let space = pool.open_space(16, Arc::new(ZeroFile(bytes))).unwrap();
+    let config = PoolConfig { size_bytes: bytes, background: false, ..PoolConfig::default() };
+    let storage = SimStorage::new(1);
+    // Pages of zeroes shrink to next to nothing, so it takes little memory.
+    let file = packed::create(storage.create("16.tpd").unwrap(), 16, PAGE as usize);
+    let pool = Pool::new(config, Arc::new(storage)).unwrap();
+    let space = pool.open_space(16, file).unwrap();
     for no in 0..pages {
         let mut guard = pool.exclusive(&space, no as u32, Access::Normal).unwrap();
         if no * 31 % 100 < dirty_pct {

@@ -108,12 +108,31 @@ impl Error {
     pub fn of_file(error: packed::Error) -> Error {
         match error {
             packed::Error::Storage(error) => Error::Storage(error),
-            packed::Error::File { file, why } => Error::File { file, why },
+            packed::Error::File { file, why } | packed::Error::WrongFile { file, why } => {
+                Error::File { file, why }
+            }
             packed::Error::Corrupt { file, object: Object::Page { space, no }, why } => {
                 Error::Corrupt { file, page: PageId::new(space, no), why }
             }
             packed::Error::Corrupt { file, object, why } => {
                 Error::File { file, why: format!("{object} is corrupt, {why}; {RESTORE}") }
+            }
+        }
+    }
+
+    /// The pool's error for a page that a packed file did not give.
+    pub(crate) fn of_read(page: PageId, error: packed::Error) -> Error {
+        match error {
+            packed::Error::Storage(error) => Error::Storage(error),
+            // The error names the page that was asked for.
+            packed::Error::Corrupt { file, object: Object::Page { .. }, why } => {
+                Error::Corrupt { file, page, why }
+            }
+            packed::Error::Corrupt { file, object, why } => {
+                Error::Corrupt { file, page, why: format!("{object} is corrupt: {why}") }
+            }
+            packed::Error::File { file, why } | packed::Error::WrongFile { file, why } => {
+                Error::Corrupt { file, page, why }
             }
         }
     }

@@ -5,10 +5,10 @@
 //! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `tier` keeps the compressed images of those who left, `dirty` knows what
-//! must be written and in what order, `flush` and [`doublewrite`] write it, `upkeep` keeps packed files short, `mirror` keeps second copies of a
-//! few pages, `read_ahead` reads what will be wanted, `background` has the threads. `resize`
-//! changes how many frames there are while all that goes on; `leisure` and `pace` say how fast what
-//! nobody waits for is done.
+//! must be written and in what order, `flush` writes it, `upkeep` keeps files short, `mirror` keeps
+//! second copies of a few pages, `read_ahead` reads what will be wanted, `background` has the
+//! threads. `resize` changes how many frames there are while all that goes on; `leisure` and `pace`
+//! say how fast what nobody waits for is done.
 //!
 //! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another
 //! size would bring; `residents` tells who is here, `hot_pages` who should be here again after the
@@ -22,7 +22,6 @@ mod background;
 mod contention;
 mod directory;
 mod dirty;
-pub mod doublewrite;
 mod error;
 mod flush;
 mod frames;
@@ -49,15 +48,16 @@ mod stats;
 mod step;
 mod sync;
 mod tap;
+#[cfg(test)]
+mod test_files;
 mod tier;
 pub mod trace;
 mod upkeep;
 mod view;
 
-pub use tidepool_store::{InPlaceFile, LogThrottle, PageFile, ReadError, packed, page, storage};
+pub use tidepool_store::{LogThrottle, packed, page, storage};
 
 pub use advisor::{Advice, AdviceRow};
-pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
 pub use flush::PageCompression;
 pub use frames::EXTENT_BYTES;

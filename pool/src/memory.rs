@@ -5,7 +5,6 @@
 //! whole of the address space reserved. A space's translation costs 8 bytes a page up to its
 //! highest resident one, in parts of 4 KiB.
 
-use crate::doublewrite::Doublewrite;
 use crate::frames::{Descriptor, EXTENT_BYTES};
 use crate::pool::Pool;
 
@@ -31,7 +30,7 @@ impl Pool {
         let page_size = self.page_size().bytes() as u64;
         let spaces: Vec<_> = self.all_spaces();
         let translation = |pages: u64| (pages * 8).next_multiple_of(4096) + 4096;
-        let batch = Doublewrite::half_pages(self.flush_batch_pages()) as u64 * page_size;
+        let batch = self.flush_batch_pages() as u64 * page_size;
         let flusher = self.flusher.try_lock();
         let buffer = flusher.map_or(batch, |flusher| flusher.buffer_bytes() as u64);
         vec![
@@ -89,6 +88,7 @@ mod tests {
     use crate::page::PageSize;
     use crate::pool::PoolConfig;
     use crate::storage::{SimStorage, Storage};
+    use crate::test_files;
 
     #[test]
     fn what_buffers_take_is_what_is_told_and_follows_the_pool() {
@@ -96,7 +96,6 @@ mod tests {
         let large = 2 * 1024 * PAGE;
         let storage = SimStorage::new(1);
         let file = storage.create("16.tpd").unwrap();
-        file.set_len(64 * PAGE).unwrap();
         let config = PoolConfig {
             page_size: PageSize::new(PAGE as usize).unwrap(),
             size_bytes: 64 * PAGE,
@@ -105,7 +104,7 @@ mod tests {
             ..PoolConfig::default()
         };
         let pool = Pool::new(config, Arc::new(storage)).unwrap();
-        let space = pool.open_space(16, file).unwrap();
+        let space = pool.open_space(16, test_files::create(file, 16, pool.page_size())).unwrap();
         let told = || pool.memory().iter().find(|row| row.name == "flush_buffers").unwrap().bytes;
         assert_eq!(told(), 0);
         // A batch is an eighth of the pool's pages, 128 at most.
@@ -118,7 +117,7 @@ mod tests {
             drop(page);
             pool.flush_all().unwrap();
             assert_eq!(pool.flusher.lock().buffer_bytes() as u64, told());
-            assert_eq!(told(), (1 + 2 * batch) * PAGE);
+            assert_eq!(told(), batch * PAGE);
         }
     }
 }

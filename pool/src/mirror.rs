@@ -2,9 +2,12 @@
 //! space's own.
 //!
 //! Which pages have a place in the mirror is up to the layer above ([`Mirror::new`]). The pool
-//! writes such a page to both files in one batch, and counts it as written only when both are
-//! synced. A page that its own file gives wrong, as zeroes, or not at all, comes from the mirror if
-//! that has it whole, and goes home again.
+//! writes such a page to both files in one batch, its own first, and counts it as written only when
+//! both are synced. A page that its own file gives wrong, as zeroes, or not at all, comes from the
+//! mirror if that has it whole, and goes home again.
+//!
+//! A mirror has its pages side by side, and overwrites them in place: a power cut may leave one
+//! torn. Its checksum shows that, and the page in the space's own file is durable by then.
 //!
 //! # Invariant
 //! A page that is not dirty is the same in both files. While it is dirty, or after a crash, each
@@ -13,8 +16,9 @@
 //! `recovery::mirror`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::page::{self, PageId, PageSize};
+use crate::page::{self, Lsn, PageId, PageSize};
 use crate::storage::{AlignedBuf, Result, StorageFile};
 
 /// The mirror of a space.
@@ -22,6 +26,8 @@ pub struct Mirror {
     file: Arc<dyn StorageFile>,
     page_size: PageSize,
     slot_of: fn(u32, PageSize) -> Option<u32>,
+    /// The greatest LSN of a page that was written and synced here since the opening.
+    newest: AtomicU64,
 }
 
 impl Mirror {
@@ -32,7 +38,7 @@ impl Mirror {
         page_size: PageSize,
         slot_of: fn(u32, PageSize) -> Option<u32>,
     ) -> Mirror {
-        Mirror { file, page_size, slot_of }
+        Mirror { file, page_size, slot_of, newest: AtomicU64::new(0) }
     }
 
     /// Its file.
@@ -52,6 +58,21 @@ impl Mirror {
         self.file.read_at(bytes, offset).is_ok()
             && page::verify(bytes, id).is_ok()
             && !page::is_zero(bytes)
+    }
+
+    /// The greatest LSN of a page that the pool has written to it and synced since it was opened.
+    pub fn newest_lsn(&self) -> Lsn {
+        Lsn(self.newest.load(Ordering::Acquire))
+    }
+
+    /// A page with this LSN is durable in it.
+    pub(crate) fn note_durable(&self, lsn: Lsn) {
+        self.newest.fetch_max(lsn.0, Ordering::AcqRel);
+    }
+
+    /// The file, and where the page `no` of the space is in it, if it is.
+    pub(crate) fn place_of(&self, no: u32) -> Option<(&dyn StorageFile, u64)> {
+        Some((&*self.file, self.offset_of(no)?))
     }
 
     /// Writes a page, its checksum stamped, to its place.

@@ -5,10 +5,10 @@
 //! page will read it again and get the error). Pages being read are exclusively latched, so a query
 //! that comes too early waits for the batch rather than reading twice.
 //!
-//! Pages next to each other in their file come with one read, through a buffer. A volume that
+//! Images that lie close together in their file come with one read, through a buffer. A volume that
 //! allows so many reads a second counts that as one or a few, and what it saves goes to the
 //! queries: with a read for each page, one of them would stand behind up to 63 others each time
-//! that it misses. So it is with images of a packed file that lie close together.
+//! that it misses.
 //!
 //! What queries will want goes before what scans will, and scans keep to a [pace](crate::pace).
 //!
@@ -22,7 +22,6 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use tidepool_store::packed::{Merging, PackedFile};
-use tidepool_store::{InPlaceFile, PageFile};
 
 use crate::error::Result;
 use crate::latch::PageWord;
@@ -41,10 +40,7 @@ const QUEUE_MAX: usize = 4096;
 const BATCH_PAGES: usize = 64;
 const CONTENDED_PAGES: usize = 8;
 
-/// Bytes that a read of [`Pool::warm`] asks of the device at once, a multiple of every page size.
-const WARM_PART_BYTES: usize = 256 << 10;
-
-/// Which images of a packed file come with one read.
+/// Which images of a file come with one read.
 const MERGING: Merging = Merging { gap_max: 64 << 10, len_max: 256 << 10 };
 
 /// A page to be read, and [`Access::Prefetch`] or [`Access::PrefetchForScan`].
@@ -121,11 +117,6 @@ impl Reading {
             pool.frames().bytes_mut(self.frame)
         }
     }
-
-    /// Whether the next page is the next one in the same file.
-    fn is_before(&self, next: &Reading) -> bool {
-        (self.id.space, self.id.no + 1) == (next.id.space, next.id.no)
-    }
 }
 
 impl Pool {
@@ -153,9 +144,8 @@ impl Pool {
     }
 
     /// Reads pages of `space` that were hot before the last restart, and tells the replacement
-    /// policy how hot they were. `pages` are their numbers, ascending, and heats. All from the
-    /// first to the last are read into `buffer`, which has room for so many pages and is aligned
-    /// for direct I/O.
+    /// policy how hot they were. `pages` are their numbers, ascending, and heats. Their images are
+    /// read through `buffer`, which is aligned for direct I/O.
     ///
     /// No page is displaced: it ends when [`Pool::has_room_to_warm`] says no. Passed over, without
     /// an error, are pages that are resident already, beyond the end of the file, free, never
@@ -179,17 +169,8 @@ impl Pool {
                 Err(_) => break,
             }
         }
-        let Some(((first, _), (last, _))) = batch.first().zip(batch.last()) else { return warmed };
-        let arrived = match space.file() {
-            PageFile::InPlace(file) => {
-                let span = (last.id.no - first.id.no + 1) as usize * self.page_size().bytes();
-                self.read_span(file, &mut batch, &mut buffer[..span])
-            }
-            PageFile::Packed(file) => {
-                let mut pages: Vec<&mut Reading> = batch.iter_mut().map(|(page, _)| page).collect();
-                self.read_packed(file, &mut pages, buffer)
-            }
-        };
+        let mut reading: Vec<&mut Reading> = batch.iter_mut().map(|(page, _)| page).collect();
+        let arrived = self.read_pages(space.file(), &mut reading, buffer);
         for ((page, heat), arrived) in batch.iter_mut().zip(arrived) {
             let bytes = page.bytes(self);
             let is_usable = arrived && page::page_type(bytes) != PageType::FREE;
@@ -204,44 +185,16 @@ impl Pool {
         warmed
     }
 
-    /// Reads all pages of a file from the first of `batch` to the last into `buffer`, which is as
-    /// long, and each of the batch into its frame. Says which came.
-    fn read_span(
-        &self,
-        file: &InPlaceFile,
-        batch: &mut [(Reading, u8)],
-        buffer: &mut [u8],
-    ) -> Vec<bool> {
-        let Some((first, _)) = batch.first() else { return Vec::new() };
-        let (size, first) = (self.page_size().bytes(), first.id.no);
-        // In parts, so that the device works on several at a time.
-        let part_pages = WARM_PART_BYTES / size;
-        let parts = buffer.chunks_mut(WARM_PART_BYTES).zip((first..).step_by(part_pages));
-        let ops = parts.map(|(part, no)| file.read_op(no, part)).collect();
-        let parts = self.run_reads(ops);
-        let read = (buffer.len() / size) as u64;
-        self.counters.in_place_pages_read.fetch_add(read, Ordering::Relaxed);
-        let fill = |(page, _): &mut (Reading, u8)| {
-            let at = (page.id.no - first) as usize * size;
-            let arrived = parts[at / WARM_PART_BYTES];
-            if arrived {
-                page.bytes(self).copy_from_slice(&buffer[at..at + size]);
-            }
-            arrived
-        };
-        batch.iter_mut().map(fill).collect()
-    }
-
-    /// Reads pages of a packed file into their frames, through the buffer; images that lie close
-    /// together with one read. Says which came.
-    fn read_packed(
+    /// Reads pages of a file into their frames, through the buffer; images that lie close together
+    /// with one read. Says which came.
+    fn read_pages(
         &self,
         file: &PackedFile,
         pages: &mut [&mut Reading],
         buffer: &mut [u8],
     ) -> Vec<bool> {
         let count = pages.len();
-        const READ: &str = "a read of packed pages";
+        const READ: &str = "a read of pages";
         let read = || {
             for page in pages.iter_mut() {
                 let space = page.space.clone();
@@ -368,12 +321,8 @@ impl Pool {
             let space = pages[0].space.clone();
             let size = self.page_size().bytes();
             let room = buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size));
-            let arrived = match space.file() {
-                PageFile::InPlace(file) => self.read_runs(file, pages, room),
-                PageFile::Packed(file) => {
-                    self.read_packed(file, &mut pages.iter_mut().collect::<Vec<_>>(), room)
-                }
-            };
+            let mut reading: Vec<&mut Reading> = pages.iter_mut().collect();
+            let arrived = self.read_pages(space.file(), &mut reading, room);
             for (page, arrived) in pages.iter_mut().zip(arrived) {
                 let no = page.id.no;
                 if !arrived || self.verify(&space, no, page.bytes(self)).is_err() {
@@ -388,40 +337,5 @@ impl Pool {
         }
         self.counters.read_ahead.fetch_add(read, Ordering::Relaxed);
         came
-    }
-
-    /// Reads pages of one file into their frames: neighbours with one read, through the buffer, and
-    /// a page by itself straight into its frame. Says which came.
-    fn read_runs(&self, file: &InPlaceFile, pages: &mut [Reading], buffer: &mut [u8]) -> Vec<bool> {
-        let size = self.page_size().bytes();
-        let (mut ops, mut room) = (Vec::new(), &mut *buffer);
-        for run in pages.chunk_by_mut(Reading::is_before) {
-            let first = run[0].id.no;
-            let bytes = if run.len() > 1 {
-                let (bytes, rest) = room.split_at_mut(run.len() * size);
-                room = rest;
-                bytes
-            } else {
-                run[0].bytes(self)
-            };
-            ops.push(file.read_op(first, bytes));
-        }
-        let came = self.run_reads(ops);
-        self.counters.in_place_pages_read.fetch_add(pages.len() as u64, Ordering::Relaxed);
-        let (mut arrived, mut buffered) = (Vec::with_capacity(pages.len()), &*buffer);
-        for (run, came) in pages.chunk_by_mut(Reading::is_before).zip(came) {
-            arrived.extend(std::iter::repeat_n(came, run.len()));
-            if run.len() == 1 {
-                continue;
-            }
-            for page in run {
-                let (bytes, rest) = buffered.split_at(size);
-                buffered = rest;
-                if came {
-                    page.bytes(self).copy_from_slice(bytes);
-                }
-            }
-        }
-        arrived
     }
 }

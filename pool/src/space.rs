@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tidepool_store::packed::{self, Codec, PackedFile};
-use tidepool_store::{InPlaceFile, PageFile, ReadError};
 
 use crate::directory::Directory;
 use crate::error::{Error, Result};
@@ -18,7 +17,7 @@ static NEXT_INCARNATION: AtomicU32 = AtomicU32::new(0);
 /// An open tablespace. Made by `Pool::open_space`.
 pub struct Space {
     id: u32,
-    file: PageFile,
+    file: PackedFile,
     mirror: Option<Mirror>,
     directory: Directory,
     /// Set once, when the space is being closed: no page is loaded from then on.
@@ -34,11 +33,11 @@ pub struct Space {
 impl Space {
     pub(crate) fn new(
         id: u32,
-        file: PageFile,
+        file: PackedFile,
         mirror: Option<Mirror>,
         accounting: Accounting,
     ) -> Result<Space> {
-        let pages = file.end(id).map_err(|error| read_error(&file, PageId::new(id, 0), error))?;
+        let pages = file.end(id).map_err(Error::of_file)?;
         let directory = Directory::new(accounting)
             .map_err(|error| Error::system("reserving the translation directory", error))?;
         Ok(Space {
@@ -70,56 +69,39 @@ impl Space {
     }
 
     /// Its file.
-    pub fn file(&self) -> &PageFile {
+    pub fn file(&self) -> &PackedFile {
         &self.file
     }
 
-    pub(crate) fn in_place(&self) -> Option<&InPlaceFile> {
-        self.file.in_place()
-    }
-
-    pub(crate) fn packed(&self) -> Option<&PackedFile> {
-        self.file.packed()
-    }
-
-    /// Reads a page past the pool: what the file has, which in a file of pages side by side need
-    /// not be whole.
+    /// Reads a page past the pool: exactly what was written last; zeroes if nothing was.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the file does not have what was written last and can tell;
-    /// [`Error::Storage`] of the disk.
+    /// [`Error::Corrupt`] if the file does not have that any more; [`Error::Storage`] of the disk.
     pub fn read_past_pool(&self, no: u32, page: &mut [u8]) -> Result<()> {
-        let id = PageId::new(self.id, no);
-        self.file.read(id, page).map_err(|error| read_error(&self.file, id, error))
+        let read = self.file.read(self.id, no, page);
+        read.map(drop).map_err(|error| Error::of_read(PageId::new(self.id, no), error))
     }
 
-    /// The same; where the file is packed, `see` gets the image that the page was made of.
+    /// The same; `see` gets the image that the page was made of.
     pub(crate) fn read_with_image(
         &self,
         no: u32,
         page: &mut [u8],
         see: impl FnOnce(Codec, &[u8]),
     ) -> Result<()> {
-        let id = PageId::new(self.id, no);
-        let Some(file) = self.packed() else { return self.read_past_pool(no, page) };
-        let read = file.read_with_image(id.space, no, page, see).map_err(ReadError::from);
-        read.map(drop).map_err(|error| read_error(&self.file, id, error))
+        let read = self.file.read_with_image(self.id, no, page, see);
+        read.map(drop).map_err(|error| Error::of_read(PageId::new(self.id, no), error))
     }
 
     /// Makes sure that the file has room for `pages` pages, as far as a file can; a full disk shows
     /// here. Read-ahead goes that far from now on.
     pub fn grow_to(&self, pages: u32) -> Result<()> {
-        match &self.file {
-            PageFile::InPlace(file) => file.extend_to(pages)?,
-            PageFile::Packed(file) => {
-                // The first pages of a new table find room when they are written.
-                let more = pages.saturating_sub(self.page_count());
-                // Of a file that is opened for reading, new pages are in memory alone.
-                let is_written = file.access() == packed::Access::ReadWrite;
-                if is_written && self.page_count() > 0 && more > 0 {
-                    file.reserve(more).map_err(Error::of_file)?;
-                }
-            }
+        // The first pages of a new file find room when they are written.
+        let more = pages.saturating_sub(self.page_count());
+        // Of a file that is opened for reading, new pages are in memory alone.
+        let is_written = self.file.access() == packed::Access::ReadWrite;
+        if is_written && self.page_count() > 0 && more > 0 {
+            self.file.reserve(more).map_err(Error::of_file)?;
         }
         self.page_count.fetch_max(pages, Ordering::Relaxed);
         Ok(())
@@ -205,13 +187,5 @@ impl Space {
 impl std::fmt::Debug for Space {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Space").field("id", &self.id).field("file", &self.name()).finish()
-    }
-}
-
-/// The pool's error for a page that could not be read.
-fn read_error(file: &PageFile, page: PageId, error: ReadError) -> Error {
-    match error {
-        ReadError::Storage(error) => Error::Storage(error),
-        ReadError::Corrupt(why) => Error::Corrupt { file: file.name().into(), page, why },
     }
 }

@@ -44,14 +44,8 @@ pub struct PoolStats {
     pub pages_flushed: u64,
     /// Of these, pages written because frames ran short.
     pub pages_flushed_lru: u64,
-    /// Pages read from files that are overwritten in place.
-    pub in_place_pages_read: u64,
-    /// Pages written to such files, each once.
-    pub in_place_pages_written: u64,
-    /// Pages written to the doublewrite file.
-    pub doublewrite_pages: u64,
-    /// Batches written to the doublewrite file.
-    pub doublewrite_writes: u64,
+    /// Second copies of pages written to mirrors.
+    pub mirror_pages_written: u64,
     /// Pages evicted.
     pub pages_evicted: u64,
     /// Times a thread had to wait for a frame.
@@ -156,10 +150,7 @@ pub(crate) struct Counters {
     pub(crate) pages_data: AtomicU64,
     pub(crate) pages_flushed: AtomicU64,
     pub(crate) pages_flushed_lru: AtomicU64,
-    pub(crate) in_place_pages_read: AtomicU64,
-    pub(crate) in_place_pages_written: AtomicU64,
-    pub(crate) doublewrite_pages: AtomicU64,
-    pub(crate) doublewrite_writes: AtomicU64,
+    pub(crate) mirror_pages_written: AtomicU64,
     pub(crate) pages_evicted: AtomicU64,
     pub(crate) wait_free: AtomicU64,
     pub(crate) wait_free_us: AtomicU64,
@@ -181,10 +172,7 @@ impl Counters {
             pages_data: AtomicU64::new(0),
             pages_flushed: AtomicU64::new(0),
             pages_flushed_lru: AtomicU64::new(0),
-            in_place_pages_read: AtomicU64::new(0),
-            in_place_pages_written: AtomicU64::new(0),
-            doublewrite_pages: AtomicU64::new(0),
-            doublewrite_writes: AtomicU64::new(0),
+            mirror_pages_written: AtomicU64::new(0),
             pages_evicted: AtomicU64::new(0),
             wait_free: AtomicU64::new(0),
             wait_free_us: AtomicU64::new(0),

@@ -28,9 +28,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_store::LogThrottle;
-use tidepool_store::packed::{PackedFile, Usage, Victim};
+use tidepool_store::packed::{Usage, Victim};
 
 use crate::error::{Error, Result};
+use crate::page::Lsn;
 use crate::pool::Pool;
 use crate::space::Space;
 
@@ -124,8 +125,8 @@ impl Pool {
             written_bytes: load(&self.upkeep.closed_written_bytes),
             ..PackedUsage::default()
         };
-        for space in self.packed_spaces() {
-            let usage = packed(&space).usage();
+        for space in self.kept_spaces() {
+            let usage = space.file().usage();
             sum.file_bytes += usage.file_bytes;
             sum.occupied_bytes += usage.occupied_bytes;
             sum.live_bytes += usage.live_bytes;
@@ -138,13 +139,21 @@ impl Pool {
 
     /// The newest durable run of each packed file, by space.
     pub fn newest_runs(&self) -> Vec<(u32, u64)> {
-        let run = |space: &Arc<Space>| (space.id(), packed(space).usage().sequence);
-        self.packed_spaces().iter().map(run).collect()
+        let run = |space: &Arc<Space>| (space.id(), space.file().usage().sequence);
+        self.kept_spaces().iter().map(run).collect()
     }
 
-    fn packed_spaces(&self) -> Vec<Arc<Space>> {
+    /// The greatest LSN of a page that was made durable in the mirror of each space that has one,
+    /// by space.
+    pub fn newest_mirrored(&self) -> Vec<(u32, Lsn)> {
+        let newest = |space: &Arc<Space>| Some((space.id(), space.mirror()?.newest_lsn()));
+        self.kept_spaces().iter().filter_map(newest).collect()
+    }
+
+    /// The spaces that are open for good.
+    fn kept_spaces(&self) -> Vec<Arc<Space>> {
         let mut spaces = self.all_spaces();
-        spaces.retain(|space| space.packed().is_some() && !space.is_closed());
+        spaces.retain(|space| !space.is_closed());
         spaces
     }
 
@@ -169,11 +178,9 @@ impl Pool {
     /// its file.
     pub(crate) fn end_upkeep(&self, space: &Space) {
         let _step = self.upkeep.step.lock();
-        if let Some(file) = space.packed() {
-            let usage = file.usage();
-            self.upkeep.closed_read_bytes.fetch_add(usage.read_bytes, Ordering::Relaxed);
-            self.upkeep.closed_written_bytes.fetch_add(usage.written_bytes, Ordering::Relaxed);
-        }
+        let usage = space.file().usage();
+        self.upkeep.closed_read_bytes.fetch_add(usage.read_bytes, Ordering::Relaxed);
+        self.upkeep.closed_written_bytes.fetch_add(usage.written_bytes, Ordering::Relaxed);
     }
 
     /// Writes a checkpoint of each packed file that was changed since its last one: so an open need
@@ -183,21 +190,21 @@ impl Pool {
     /// Of the first file that can't be written; the others have their checkpoint.
     pub fn checkpoint_files(&self) -> Result<()> {
         let _step = self.upkeep.step.lock();
-        checkpoint_all(&self.packed_spaces())
+        checkpoint_all(&self.kept_spaces())
     }
 
     /// Whether something was done, and then, whether the next is pressing.
     fn upkeep_step(&self, state: &mut State, now: Instant) -> Result<Option<bool>> {
-        let spaces = self.packed_spaces();
-        if let Some(space) = spaces.iter().find(|space| packed(space).wants_checkpoint()) {
-            packed(space).checkpoint().map_err(Error::of_file)?;
+        let spaces = self.kept_spaces();
+        if let Some(space) = spaces.iter().find(|space| space.file().wants_checkpoint()) {
+            space.file().checkpoint().map_err(Error::of_file)?;
             self.upkeep.checkpoints.fetch_add(1, Ordering::Relaxed);
             return Ok(Some(false));
         }
         let (mut occupied, mut live, mut map_bytes) = (0, 0, 0);
         let mut candidates = Vec::new();
         for space in &spaces {
-            let usage = packed(space).usage();
+            let usage = space.file().usage();
             occupied += usage.occupied_bytes;
             live += usage.live_bytes;
             map_bytes += usage.memory_bytes;
@@ -239,13 +246,13 @@ impl Pool {
     fn clean_best(&self, candidates: &mut [Candidate]) -> Result<bool> {
         candidates.sort_by_key(|candidate| Reverse(candidate.dead_bytes()));
         let victims = candidates.iter().take(FILES_COMPARED).filter_map(|candidate| {
-            let victim = packed(&candidate.space).victim()?;
+            let victim = candidate.space.file().victim()?;
             Some((&candidate.space, victim))
         });
         let share = |victim: &Victim| victim.share();
         let best = victims.min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)));
         let Some((space, victim)) = best else { return Ok(false) };
-        let cleaned = packed(space).clean(victim).map_err(Error::of_file)?;
+        let cleaned = space.file().clean(victim).map_err(Error::of_file)?;
         self.upkeep.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
         self.upkeep.freed_bytes.fetch_add(cleaned.freed_bytes, Ordering::Relaxed);
         Ok(true)
@@ -260,7 +267,7 @@ impl Pool {
         }
         for Candidate { space, usage } in files {
             let nodes = usage.memory_bytes / NODE_BYTES * allowed / map_bytes;
-            packed(space).trim_map((nodes as usize).max(MAP_NODES_MIN));
+            space.file().trim_map((nodes as usize).max(MAP_NODES_MIN));
         }
     }
 }
@@ -272,7 +279,7 @@ fn shorten_one(files: &[Candidate], kept: &mut BTreeSet<u32>) -> Result<bool> {
         let idle = usage.file_bytes.saturating_sub(usage.occupied_bytes);
         let is_long = idle > SLACK && idle > usage.file_bytes / IDLE_SHARE;
         if is_long && !kept.contains(&space.id()) {
-            if packed(space).shorten().map_err(Error::of_file)? {
+            if space.file().shorten().map_err(Error::of_file)? {
                 return Ok(true);
             }
             kept.insert(space.id());
@@ -286,11 +293,7 @@ fn shorten_one(files: &[Candidate], kept: &mut BTreeSet<u32>) -> Result<bool> {
 fn checkpoint_all(spaces: &[Arc<Space>]) -> Result<()> {
     let mut outcome = Ok(());
     for space in spaces {
-        outcome = outcome.and(packed(space).checkpoint().map_err(Error::of_file));
+        outcome = outcome.and(space.file().checkpoint().map_err(Error::of_file));
     }
     outcome
-}
-
-fn packed(space: &Space) -> &PackedFile {
-    space.packed().expect("only packed spaces are kept up")
 }

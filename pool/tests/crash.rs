@@ -1,20 +1,21 @@
 //! The pool on a simulated disk: power cuts at every operation, kills, failing writes and syncs.
+//! One of its spaces has a mirror.
 //!
 //! The property: whatever happened, every page that recovery finds is whole, is one of the versions
-//! that the page ever had, and is at least as new as the last checkpoint demands. Redo (here: a map
+//! that the page ever had, and is at least as new as the last checkpoint demands; and so is its
+//! second copy, unless a power cut tore that in a write behind the page's own. Redo (here: a map
 //! of all versions) can do the rest; then the next life begins on the same disk.
 //!
 //! `TIDEPOOL_CRASH_SEEDS` says how many seeds; a failure names its seed.
 
+mod packed;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidepool_pool::storage::{
-    AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageFile, StorageOp,
-};
-use tidepool_pool::{
-    Access, Doublewrite, Error, Lsn, PageId, PageSize, Pool, PoolConfig, Space, page,
-};
+use tidepool_pool::packed::{Access as FileAccess, PackedFile, Settings};
+use tidepool_pool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
+use tidepool_pool::{Access, Error, Lsn, Mirror, PageId, PageSize, Pool, PoolConfig, Space, page};
 
 const SIZE: usize = 4096;
 const SPACES: [u32; 2] = [16, 17];
@@ -26,6 +27,19 @@ fn page_size() -> PageSize {
 
 fn file_name(space: u32) -> String {
     format!("{space}.tpd")
+}
+
+/// The space that has a mirror, and the mirror's file.
+const MIRRORED: u32 = 16;
+const MIRROR_FILE: &str = "mirror.tpd";
+
+/// Some of its pages have a second copy.
+fn slot_of(no: u32, _: PageSize) -> Option<u32> {
+    (no % 3 != 1).then_some(no)
+}
+
+fn mirror(storage: &dyn Storage) -> Result<Mirror, Error> {
+    Ok(Mirror::new(storage.open(MIRROR_FILE)?, page_size(), slot_of))
 }
 
 /// A small generator, so that the test needs nothing but its seed.
@@ -46,6 +60,26 @@ struct Redo {
     /// Page → page LSN → value.
     versions: BTreeMap<PageId, BTreeMap<u64, u8>>,
     checkpoint: u64,
+    /// The newest run of each file, as they were noted before the checkpoint.
+    newest_runs: BTreeMap<u32, u64>,
+    /// How often the files were opened.
+    openings: u64,
+}
+
+impl Redo {
+    /// Opens the file of a space.
+    fn open(&mut self, storage: &dyn Storage, space: u32) -> Result<PackedFile, Error> {
+        self.openings += 1;
+        let settings = Settings {
+            page_size: page_size(),
+            instance: *b"a data directory",
+            space,
+            random: self.openings,
+        };
+        let known = self.newest_runs.get(&space).copied().unwrap_or(0);
+        let file = storage.open(&file_name(space))?;
+        PackedFile::open(file, settings, FileAccess::ReadWrite, known).map_err(Error::of_file)
+    }
 }
 
 struct Life {
@@ -54,7 +88,7 @@ struct Life {
 }
 
 impl Life {
-    fn begin(storage: Arc<dyn Storage>) -> Result<Life, Error> {
+    fn begin(storage: Arc<dyn Storage>, redo: &mut Redo) -> Result<Life, Error> {
         let config = PoolConfig {
             page_size: page_size(),
             size_bytes: 24 * SIZE as u64,
@@ -63,10 +97,14 @@ impl Life {
             ..PoolConfig::default()
         };
         let pool = Pool::new(config, storage.clone())?;
-        let spaces = SPACES
-            .iter()
-            .map(|&id| pool.open_space(id, storage.open(&file_name(id))?))
-            .collect::<Result<_, Error>>()?;
+        let mut spaces = Vec::new();
+        for id in SPACES {
+            let file = redo.open(&*storage, id)?;
+            let mirror = if id == MIRRORED { Some(mirror(&*storage)?) } else { None };
+            let space = pool.open_mirrored_space(id, file, mirror)?;
+            space.note_page_count(PAGES);
+            spaces.push(space);
+        }
         Ok(Life { pool, spaces })
     }
 
@@ -106,6 +144,7 @@ impl Life {
                 }
                 _ => {
                     redo.checkpoint = self.pool.oldest_dirty_lsn().map_or(redo.next, |lsn| lsn.0);
+                    redo.newest_runs = self.pool.newest_runs().into_iter().collect();
                     Ok(())
                 }
             };
@@ -118,26 +157,28 @@ impl Life {
 
 fn make(sim: &SimStorage) {
     for id in SPACES {
-        let file = sim.create(&file_name(id)).unwrap();
-        file.set_len(PAGES as u64 * SIZE as u64).unwrap();
-        file.sync_data().unwrap();
+        packed::create(sim.create(&file_name(id)).unwrap(), id, SIZE);
     }
+    let mirror = sim.create(MIRROR_FILE).unwrap();
+    mirror.set_len(u64::from(PAGES) * SIZE as u64).unwrap();
+    mirror.sync_data().unwrap();
     sim.sync_dir("").unwrap();
 }
 
-/// Heals torn pages, checks every page, and redoes what is missing as the start of a new life.
+/// Checks every page, makes the mirror the same as its space, and redoes what is missing as the
+/// start of a new life.
 fn recover(sim: &SimStorage, redo: &mut Redo, seed: u64) -> Life {
-    let files: Vec<Arc<dyn StorageFile>> =
-        SPACES.iter().map(|&id| sim.open(&file_name(id)).unwrap()).collect();
-    let file = |id: PageId| Some(files[(id.space - SPACES[0]) as usize].clone());
-    Doublewrite::recover(sim, page_size(), Lsn(redo.checkpoint), file).unwrap();
     let mut missing = Vec::new();
     for space in SPACES {
+        let file = redo.open(sim, space).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         for no in 0..PAGES {
             let id = PageId::new(space, no);
             let mut bytes = AlignedBuf::zeroed(SIZE);
-            file(id).unwrap().read_at(&mut bytes, no as u64 * SIZE as u64).unwrap();
+            file.read(space, no, &mut bytes).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
             page::verify(&bytes, id).unwrap_or_else(|why| panic!("seed {seed}: {id}: {why}"));
+            if space == MIRRORED {
+                check_second_copy(sim, redo, (id, &bytes), seed);
+            }
             let lsn = page::page_lsn(&bytes).0;
             let none = BTreeMap::new();
             let versions = redo.versions.get(&id).unwrap_or(&none);
@@ -158,7 +199,7 @@ fn recover(sim: &SimStorage, redo: &mut Redo, seed: u64) -> Life {
     }
     // As redo does: in LSN order, changing nothing but what is older.
     missing.sort();
-    let life = Life::begin(Arc::new(sim.clone())).unwrap();
+    let life = Life::begin(Arc::new(sim.clone()), redo).unwrap();
     for (end, id, value) in missing {
         let space = &life.spaces[(id.space - SPACES[0]) as usize];
         let mut guard = life.pool.exclusive(space, id.no, Access::Normal).unwrap();
@@ -168,6 +209,30 @@ fn recover(sim: &SimStorage, redo: &mut Redo, seed: u64) -> Life {
         life.pool.mark_dirty(&mut guard, Lsn(end - 10), Lsn(end));
     }
     life
+}
+
+/// The second copy of a page is one of its versions, and no older than the checkpoint demands,
+/// unless a write tore it. Then it is made the same as the page.
+fn check_second_copy(sim: &SimStorage, redo: &Redo, (id, page): (PageId, &[u8]), seed: u64) {
+    let mirror = mirror(sim).unwrap();
+    let mut copy = AlignedBuf::zeroed(SIZE);
+    if mirror.read(id, &mut copy) {
+        let lsn = page::page_lsn(&copy).0;
+        let value = redo.versions[&id].get(&lsn);
+        assert!(copy[32..].iter().all(|byte| Some(byte) == value), "seed {seed}: copy of {id}");
+        let newest = redo.versions[&id].range(..=redo.checkpoint).next_back();
+        let newest = newest.map_or(0, |(lsn, _)| *lsn);
+        assert!(lsn >= newest, "seed {seed}: the copy of {id} has LSN {lsn}, older than {newest}");
+    } else if mirror.offset_of(id.no).is_some() {
+        let was_written = page::is_zero(page);
+        let must =
+            redo.versions.get(&id).is_some_and(|all| all.range(..=redo.checkpoint).count() > 0);
+        assert!(!was_written || !must, "seed {seed}: {id} is lost in both files");
+    }
+    if !page::is_zero(page) {
+        mirror.write(id.no, page).unwrap();
+        mirror.file().sync_data().unwrap();
+    }
 }
 
 #[test]
@@ -181,7 +246,7 @@ fn no_page_is_ever_lost() {
         let mut sim = SimStorage::new(seed);
         make(&sim);
         let mut redo = Redo { next: 10, ..Redo::default() };
-        let mut life = Life::begin(Arc::new(sim.clone())).unwrap();
+        let mut life = Life::begin(Arc::new(sim.clone()), &mut redo).unwrap();
         for _ in 0..4 {
             if random.below(2) == 0 {
                 sim.set_error_chance(StorageOp::Write, FaultKind::Io, 40_000);
@@ -212,8 +277,8 @@ fn no_page_is_ever_lost() {
 fn one_dirty_page() -> (SimStorage, Life, Redo) {
     let sim = SimStorage::new(1);
     make(&sim);
-    let life = Life::begin(Arc::new(sim.clone())).unwrap();
     let mut redo = Redo { next: 10, ..Redo::default() };
+    let life = Life::begin(Arc::new(sim.clone()), &mut redo).unwrap();
     life.write(&mut redo, PageId::new(16, 3), 7).unwrap();
     (sim, life, redo)
 }
@@ -226,7 +291,7 @@ fn a_failed_write_leaves_the_page_dirty_and_is_tried_again() {
     assert!(matches!(&error, Error::Storage(error) if &*error.file == "16.tpd"), "{error}");
     assert_eq!(life.pool.oldest_dirty_lsn(), Some(Lsn(10)));
     assert_eq!(life.pool.stats().write_errors, 1);
-    // Others are written all the same, and the failed one's only image stays in the file.
+    // Others are written all the same.
     for no in 10..30 {
         life.write(&mut redo, PageId::new(17, no), 9).unwrap();
         let _ = life.pool.flush_up_to(Lsn::MAX, 1);
@@ -238,113 +303,60 @@ fn a_failed_write_leaves_the_page_dirty_and_is_tried_again() {
     assert_eq!((stats.write_errors, stats.pages_dirty), (3, 0));
 }
 
-/// Pages that failed, so many that there is no room for more, are newer than others that have not
-/// been tried.
+/// A page is written when both copies are.
 #[test]
-fn failed_pages_are_tried_again_though_others_are_older() {
-    let (sim, life, mut redo) = one_dirty_page();
-    for no in 0..3 {
-        life.write(&mut redo, PageId::new(17, no), 1).unwrap();
+fn a_failed_write_of_the_second_copy_leaves_the_page_dirty() {
+    for kind in [FaultKind::Io, FaultKind::Panic] {
+        let (sim, life, mut redo) = one_dirty_page();
+        life.write(&mut redo, PageId::new(17, 3), 8).unwrap();
+        // It has none.
+        life.write(&mut redo, PageId::new(16, 4), 8).unwrap();
+        sim.inject(Fault::new(StorageOp::Write, kind).on(MIRROR_FILE));
+        life.pool.flush_all().unwrap_err();
+        let stats = life.pool.stats();
+        assert_eq!((stats.pages_dirty, stats.pages_flushed, stats.mirror_pages_written), (1, 2, 0));
+        assert_eq!(life.pool.oldest_dirty_lsn(), Some(Lsn(10)));
+        life.pool.flush_all().unwrap();
+        let stats = life.pool.stats();
+        assert_eq!((stats.pages_dirty, stats.pages_flushed, stats.mirror_pages_written), (0, 3, 1));
+        recover(&sim.kill(), &mut redo, 0);
     }
-    let older = [(0, 3), (1, 0), (1, 1), (1, 2)];
-    let older = older
-        .map(|(space, no)| life.pool.exclusive(&life.spaces[space], no, Access::Normal).unwrap());
-    for no in 10..18 {
-        life.write(&mut redo, PageId::new(16, no), 2).unwrap();
-    }
-    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("16").always());
-    assert_eq!(life.pool.flush_up_to(Lsn::MAX, 4).unwrap(), 0, "they are in use");
-    while life.pool.stats().write_errors < 6 {
-        life.pool.flush_up_to(Lsn::MAX, 4).unwrap_err();
-    }
-    drop(older);
-    // That they are tried can be seen by whoever waits for it.
-    for _ in 0..3 {
-        let errors = life.pool.stats().write_errors;
-        life.pool.flush_up_to(Lsn::MAX, 4).unwrap_err();
-        assert!(life.pool.stats().write_errors > errors);
-    }
-    sim.clear_faults();
-    life.pool.flush_all().unwrap();
-    assert_eq!(life.pool.oldest_dirty_lsn(), None);
 }
 
 #[test]
-fn neighbouring_pages_go_home_with_one_write() {
+fn a_batch_is_one_write_and_one_sync_of_each_file() {
     let (sim, life, mut redo) = one_dirty_page();
     life.pool.flush_all().unwrap();
-    let mut operations_to_flush = |pages: [u32; 6]| {
-        for no in pages {
-            life.write(&mut redo, PageId::new(16, no), 9).unwrap();
+    // So that no file grows.
+    life.spaces.iter().for_each(|space| space.file().reserve(100).unwrap());
+    let mut operations_to_flush = |pages: &[(u32, u32)]| {
+        for &(space, no) in pages {
+            life.write(&mut redo, PageId::new(space, no), 9).unwrap();
         }
         let before = sim.operation_count();
-        life.pool.flush_all().unwrap();
+        life.pool.flush_up_to(Lsn::MAX, 64).unwrap();
         sim.operation_count() - before
     };
-    let scattered = operations_to_flush([4, 6, 8, 10, 12, 14]);
-    // Made dirty in another order than they lie in the file; in two batches.
-    assert_eq!(operations_to_flush([13, 10, 12, 11, 15, 14]), scattered - 4);
-    // A write that fails is tried page by page, and holds up only the page that fails alone too.
-    for no in 10..14 {
-        life.write(&mut redo, PageId::new(16, no), 8).unwrap();
-    }
-    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("16").times(2));
-    let flushed = life.pool.stats().pages_flushed;
-    life.pool.flush_up_to(Lsn::MAX, 64).unwrap_err();
-    let stats = life.pool.stats();
-    assert_eq!((stats.pages_flushed - flushed, stats.write_errors, stats.pages_dirty), (3, 1, 1));
-    life.pool.flush_all().unwrap();
-    assert_eq!(life.pool.oldest_dirty_lsn(), None);
+    assert_eq!(operations_to_flush(&[(17, 4), (17, 20), (17, 8)]), 2);
+    assert_eq!(operations_to_flush(&[(16, 4), (16, 10), (17, 8)]), 4, "none has a second copy");
+    assert_eq!(operations_to_flush(&[(16, 4), (16, 5), (17, 8)]), 6, "one has");
 }
 
 #[test]
 fn a_failed_sync_ends_all_writing_but_not_reading() {
-    for kind in [FaultKind::Io, FaultKind::Panic] {
+    let kinds = [FaultKind::Io, FaultKind::Panic].into_iter();
+    for (kind, file) in kinds.flat_map(|kind| [(kind, "16"), (kind, MIRROR_FILE)]) {
         let (sim, life, mut redo) = one_dirty_page();
-        sim.inject(Fault::new(StorageOp::Sync, kind).on("16"));
+        sim.inject(Fault::new(StorageOp::Sync, kind).on(file));
         life.pool.flush_all().unwrap_err();
         let before = sim.operation_count();
         life.write(&mut redo, PageId::new(17, 5), 1).unwrap();
         assert!(life.pool.flush_all().is_err());
-        assert_eq!(sim.operation_count(), before, "not even the doublewrite file is touched");
+        assert_eq!(sim.operation_count(), before);
         let read = |no| life.pool.shared(&life.spaces[0], no, Access::Normal).unwrap()[100];
         assert_eq!((read(3), read(20)), (7, 0));
-        // The next start heals what was torn.
         drop(life);
         recover(&sim.crash(), &mut redo, 0).pool.flush_all().unwrap();
-    }
-}
-
-#[test]
-fn a_failed_doublewrite_sync_costs_only_the_file() {
-    for kind in [FaultKind::Io, FaultKind::Panic] {
-        let (sim, life, mut redo) = one_dirty_page();
-        sim.inject(Fault::new(StorageOp::Sync, kind).on("doublewrite").skip(1));
-        assert!(life.pool.flush_all().is_err());
-        assert_eq!(life.pool.oldest_dirty_lsn(), Some(Lsn(10)));
-        life.pool.flush_all().unwrap();
-        life.write(&mut redo, PageId::new(16, 4), 1).unwrap();
-        life.pool.flush_all().unwrap();
-        assert!(!sim.exists("doublewrite.tpd.new").unwrap());
-    }
-}
-
-#[test]
-fn a_successor_that_never_took_the_doublewrite_files_place_is_removed() {
-    for doublewrite in [true, false] {
-        let (sim, life, mut redo) = one_dirty_page();
-        sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("doublewrite").skip(1));
-        life.pool.flush_all().unwrap_err();
-        sim.inject(Fault::new(StorageOp::Rename, FaultKind::Io).on("doublewrite"));
-        life.pool.flush_all().unwrap_err();
-        drop(life);
-        let sim = sim.kill();
-        assert!(sim.exists("doublewrite.tpd.new").unwrap());
-        match doublewrite {
-            true => recover(&sim, &mut redo, 0).pool.flush_all().unwrap(),
-            false => Doublewrite::remove(&sim).unwrap(),
-        }
-        assert!(!sim.exists("doublewrite.tpd.new").unwrap());
     }
 }
 
@@ -356,7 +368,7 @@ fn a_write_that_panics_leaves_the_page_dirty_and_is_tried_again() {
     let error = life.pool.flush_all().unwrap_err();
     assert!(matches!(error, Error::Panicked(_)), "{error}");
     assert_eq!(life.pool.oldest_dirty_lsn(), Some(Lsn(10)));
-    // It may be torn, so its image outlives any number of batches.
+    // And so it is behind any number of other batches.
     for no in 10..30 {
         life.write(&mut redo, PageId::new(17, no), 9).unwrap();
         sim.inject(Fault::new(StorageOp::Write, FaultKind::Panic).on("16"));
@@ -371,15 +383,22 @@ fn a_write_that_panics_leaves_the_page_dirty_and_is_tried_again() {
 #[test]
 fn an_unreadable_page_is_an_error_until_it_is_readable() {
     for kind in [FaultKind::Io, FaultKind::Panic] {
-        let (sim, life, _) = one_dirty_page();
-        sim.inject(Fault::new(StorageOp::Read, kind).on("16"));
-        let error = life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap_err();
+        let (sim, life, mut redo) = one_dirty_page();
+        for no in [8, 9] {
+            life.write(&mut redo, PageId::new(17, no), 5).unwrap();
+        }
+        life.pool.flush_all().unwrap();
+        drop(life);
+        let life = Life::begin(Arc::new(sim.clone()), &mut redo).unwrap();
+        let read = |no| life.pool.shared(&life.spaces[1], no, Access::Normal);
+        sim.inject(Fault::new(StorageOp::Read, kind).on("17"));
+        let error = read(8).unwrap_err();
         assert!(matches!(error, Error::Storage(_) | Error::Panicked(_)), "{error}");
-        assert_eq!(life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap()[0], 0);
+        assert_eq!(read(8).unwrap()[100], 5);
         // Read-ahead keeps the error to itself.
-        sim.inject(Fault::new(StorageOp::Read, kind).on("16"));
-        life.pool.prefetch(&life.spaces[0], &[9], Access::Normal);
-        assert_eq!(life.pool.shared(&life.spaces[0], 9, Access::Normal).unwrap()[0], 0);
+        sim.inject(Fault::new(StorageOp::Read, kind).on("17"));
+        life.pool.prefetch(&life.spaces[1], &[9], Access::Normal);
+        assert_eq!(read(9).unwrap()[100], 5);
         assert_eq!(life.pool.stats().read_errors, 2);
     }
 }
@@ -414,120 +433,43 @@ fn a_pool_that_was_shut_down_writes_nothing() {
     assert_eq!(read, 7, "it serves what it has");
 }
 
-/// Flips a bit of the page, and expects recovery, with a log from there on, to leave it, and the
-/// pool to report it.
-fn expect_rot_is_reported(sim: &SimStorage, id: PageId, checkpoint: Lsn) {
-    sim.corrupt(&file_name(id.space), page_size().offset_of(id.no) + 500, 1);
-    let file = sim.open(&file_name(id.space)).unwrap();
-    let file_of = |other: PageId| (other.space == id.space).then(|| file.clone());
-    assert_eq!(Doublewrite::recover(sim, page_size(), checkpoint, file_of).unwrap(), []);
-    let life = Life::begin(Arc::new(sim.clone())).unwrap();
+/// Flips a bit of the newest image of a page.
+fn spoil(sim: &SimStorage, life: &Life, id: PageId) {
     let space = &life.spaces[(id.space - SPACES[0]) as usize];
-    let error = life.pool.shared(space, id.no, Access::Normal).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-}
-
-/// The page that `with_an_older_image` leaves an older image of.
-const TWICE_WRITTEN: PageId = PageId { space: 16, no: 8 };
-
-/// Behind the images of the last batches lies an image of a page that is older than the page.
-fn with_an_older_image() -> (SimStorage, Redo) {
-    let (sim, life, mut redo) = one_dirty_page();
-    for no in [6, 7, 8, 4] {
-        life.write(&mut redo, PageId::new(16, no), 1).unwrap();
-    }
-    life.pool.flush_all().unwrap();
-    life.write(&mut redo, TWICE_WRITTEN, 2).unwrap();
-    life.pool.flush_all().unwrap();
-    // Both halves are overwritten by shorter batches.
-    for no in 0..4 {
-        life.write(&mut redo, PageId::new(17, no), 1).unwrap();
-        life.pool.flush_all().unwrap();
-    }
-    assert_eq!(life.pool.oldest_dirty_lsn(), None);
-    redo.checkpoint = redo.next;
-    let file = sim.open("doublewrite.tpd").unwrap();
-    let mut all = AlignedBuf::zeroed(file.len().unwrap() as usize);
-    file.read_at(&mut all, 0).unwrap();
-    let mut images = all.chunks_exact(SIZE).filter(|image| page::page_id(image) == TWICE_WRITTEN);
-    assert_eq!(images.next().unwrap()[100], 1);
-    assert!(images.next().is_none());
-    (sim, redo)
+    let image = space.file().find(id.space, id.no).unwrap().unwrap();
+    sim.corrupt(&file_name(id.space), image.offset() + 5, 1);
 }
 
 /// Rot in a page must not be "healed" with what it held before its last write.
 #[test]
 fn rot_is_reported_rather_than_undone() {
-    let (sim, _) = with_an_older_image();
-    expect_rot_is_reported(&sim, TWICE_WRITTEN, Lsn(0));
-}
-
-/// A power cut in a write of the doublewrite file: the header is there, the images behind it are
-/// not.
-#[test]
-fn an_older_image_behind_a_new_header_undoes_nothing() {
-    let (sim, redo) = with_an_older_image();
-    let file = sim.open("doublewrite.tpd").unwrap();
-    for half in [0, file.len().unwrap() / 2] {
-        let mut header = AlignedBuf::zeroed(SIZE);
-        file.read_at(&mut header, half).unwrap();
-        header[24..28].copy_from_slice(&5u32.to_le_bytes());
-        let checksum = crc32c::crc32c(&header[12..28]);
-        header[8..12].copy_from_slice(&checksum.to_le_bytes());
-        file.write_at(&header, half).unwrap();
-    }
-    expect_rot_is_reported(&sim, TWICE_WRITTEN, Lsn(redo.checkpoint));
-    // A log that reaches back to the image makes the page of it.
-    let home = sim.open(&file_name(16)).unwrap();
-    let file_of = |id: PageId| (id.space == 16).then(|| home.clone());
-    let healed = Doublewrite::recover(&sim, page_size(), Lsn(0), file_of);
-    assert_eq!(healed.unwrap(), [TWICE_WRITTEN]);
-    let mut bytes = AlignedBuf::zeroed(SIZE);
-    home.read_at(&mut bytes, page_size().offset_of(TWICE_WRITTEN.no)).unwrap();
-    assert_eq!(bytes[100], 1);
-}
-
-/// The same, with the older image in a half that the next runs do not come to overwrite.
-#[test]
-fn rot_is_not_undone_by_an_earlier_run_either() {
     let (sim, life, mut redo) = one_dirty_page();
-    life.pool.flush_all().unwrap();
-    life.write(&mut redo, PageId::new(16, 3), 8).unwrap();
-    life.pool.flush_all().unwrap();
-    drop(life);
-    for (id, value) in [(PageId::new(16, 3), 9), (PageId::new(17, 0), 1)] {
-        let life = Life::begin(Arc::new(sim.clone())).unwrap();
+    let id = PageId::new(17, 8);
+    for value in [1, 2] {
         life.write(&mut redo, id, value).unwrap();
         life.pool.flush_all().unwrap();
     }
-    expect_rot_is_reported(&sim, PageId::new(16, 3), Lsn(0));
+    redo.newest_runs = life.pool.newest_runs().into_iter().collect();
+    spoil(&sim, &life, id);
+    drop(life);
+    let life = Life::begin(Arc::new(sim.clone()), &mut redo).unwrap();
+    let error = life.pool.shared(&life.spaces[1], id.no, Access::Normal).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
 
-/// As a device tells of sectors that the power cut tore: the batch never got home.
+/// Where there is a second copy it is read, and goes home.
 #[test]
-fn images_that_cannot_be_read_count_as_torn() {
+fn rot_in_a_page_that_has_a_second_copy_is_made_good() {
     let (sim, life, mut redo) = one_dirty_page();
-    for no in [4, 5, 6] {
-        life.write(&mut redo, PageId::new(16, no), 1).unwrap();
-    }
+    let id = PageId::new(16, 3);
     life.pool.flush_all().unwrap();
+    redo.newest_runs = life.pool.newest_runs().into_iter().collect();
+    spoil(&sim, &life, id);
     drop(life);
-    let file = sim.open(&file_name(16)).unwrap();
-    let flip = || sim.corrupt(&file_name(16), page_size().offset_of(4) + 500, 1);
-    let recover = |fault: Fault| {
-        flip();
-        sim.inject(fault.on("doublewrite"));
-        let healed = Doublewrite::recover(&sim, page_size(), Lsn(0), |_| Some(file.clone()));
-        sim.clear_faults();
-        healed.unwrap()
-    };
-    let fault = || Fault::new(StorageOp::Read, FaultKind::Io);
-    assert_eq!(recover(fault().always()), []);
-    flip();
-    // The header of the first half, which has nothing; that of the second.
-    assert_eq!(recover(fault().times(2)), [PageId::new(16, 4)]);
-    assert_eq!(recover(fault().skip(1).times(2)), []);
-    flip();
-    // The images at once, and of them the first.
-    assert_eq!(recover(fault().skip(2).times(2)), [PageId::new(16, 4)]);
+    let life = Life::begin(Arc::new(sim.clone()), &mut redo).unwrap();
+    assert_eq!(life.pool.shared(&life.spaces[0], id.no, Access::Normal).unwrap()[100], 7);
+    drop(life);
+    let mut bytes = AlignedBuf::zeroed(SIZE);
+    redo.open(&sim.crash(), 16).unwrap().read(16, id.no, &mut bytes).unwrap();
+    assert_eq!(bytes[100], 7);
 }

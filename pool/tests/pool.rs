@@ -1,10 +1,12 @@
 //! The pool over real files: pages made, written, evicted, loaded, refused.
 
+mod packed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidepool_pool::storage::{
-    Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageFile, StorageOp,
+    Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
 };
 use tidepool_pool::{
     Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageType, PageView, Pool, PoolConfig,
@@ -42,9 +44,9 @@ fn fixture(frames: u64, pages: u64, background: bool) -> Fixture {
 
 fn fixture_on(storage: Arc<dyn Storage>, frames: u64, pages: u64, background: bool) -> Fixture {
     let file = storage.create("16.tpd").unwrap();
-    file.set_len(pages * SIZE as u64).unwrap();
     let pool = Pool::new(config(frames, background), storage.clone()).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, packed::create(file, 16, SIZE)).unwrap();
+    space.note_page_count(pages as u32);
     Fixture { pool, space, storage, lsn: AtomicU64::new(100), _directory: None }
 }
 
@@ -96,7 +98,10 @@ fn pages_survive_eviction_and_reopening() {
             it.pool.shared(&it.space, 0, Access::Normal),
             Err(Error::Space { space: 16, .. })
         ));
-        let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
+        let space = it
+            .pool
+            .open_space(16, packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE))
+            .unwrap();
         let page = it.pool.exclusive(&space, 199, Access::Normal).unwrap();
         assert_eq!((value_of(&page), page.page_lsn()), (597, Lsn(100 + 200 * 10)));
     }
@@ -154,28 +159,38 @@ fn optimistic_readers_notice_writers_and_eviction() {
 }
 
 #[test]
-fn corrupt_and_missing_pages_are_errors_that_name_them() {
+fn corrupt_pages_are_errors_that_name_them_and_missing_ones_are_zeroes() {
     let it = fixture(16, 8, false);
-    it.write_new(5, 1);
+    for no in [5, 6] {
+        it.write_new(no, u64::from(no));
+        it.pool.flush_all().unwrap();
+    }
+    it.pool.checkpoint_files().unwrap();
     it.pool.close_space(&it.space, false).unwrap();
+    let offset_of = |no: u32| it.space.file().find(16, no).unwrap().unwrap().offset();
     let file = it.storage.open("16.tpd").unwrap();
-    let mut page = tidepool_pool::storage::AlignedBuf::zeroed(SIZE);
-    file.read_at(&mut page, 5 * SIZE as u64).unwrap();
-    file.write_at(&page, 6 * SIZE as u64).unwrap();
-    page[1000] ^= 4;
-    file.write_at(&page, 5 * SIZE as u64).unwrap();
-    let space = it.pool.open_space(16, file).unwrap();
-    let error = it.pool.shared(&space, 5, Access::Normal).unwrap_err().to_string();
-    assert!(
-        error.starts_with("file '16.tpd' is corrupt: page 5 of space 16 cannot be used, its che")
-    );
-    let error = it.pool.exclusive(&space, 6, Access::Normal).unwrap_err().to_string();
-    assert!(error.contains("its header says that it is page 5 of space 16"), "{error}");
-    assert!(matches!(it.pool.optimistic(&space, 8, Access::Normal), Err(Error::Storage(_))));
-    assert_eq!(it.pool.shared(&space, 7, Access::Normal).unwrap()[..], [0; SIZE], "never written");
+    let block_of = |no: u32| offset_of(no) / SIZE as u64 * SIZE as u64;
+    assert_ne!(block_of(5), block_of(6), "each batch has a block of its own");
+    let mut block = tidepool_pool::storage::AlignedBuf::zeroed(SIZE);
+    file.read_at(&mut block, block_of(5)).unwrap();
+    block[(offset_of(5) - block_of(5)) as usize + 10] ^= 4;
+    file.write_at(&block, block_of(5)).unwrap();
+    // Where page 6 was lies the image of page 5 as it was.
+    block[(offset_of(5) - block_of(5)) as usize + 10] ^= 4;
+    file.write_at(&block, block_of(6)).unwrap();
+    let space = it.pool.open_space(16, packed::open(file, 16, SIZE)).unwrap();
+    for no in [5, 6] {
+        let error = it.pool.shared(&space, no, Access::Normal).unwrap_err().to_string();
+        let start = format!("file '16.tpd' is corrupt: page {no} of space 16 cannot be used, ");
+        assert!(error.starts_with(&start), "{error}");
+    }
+    for no in [7, 800] {
+        let page = it.pool.shared(&space, no, Access::Normal).unwrap();
+        assert_eq!(page[..], [0; SIZE], "never written");
+    }
     // A failed load leaves nothing behind.
-    assert_eq!(it.pool.stats().pages_data, 1);
-    assert_eq!(it.pool.stats().read_errors, 3);
+    assert_eq!(it.pool.stats().pages_data, 2);
+    assert_eq!(it.pool.stats().read_errors, 2);
 }
 
 #[test]
@@ -206,7 +221,8 @@ fn prefetch_brings_pages_in_once() {
         it.write_new(no, no as u64);
     }
     it.pool.close_space(&it.space, false).unwrap();
-    let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
+    let space =
+        it.pool.open_space(16, packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE)).unwrap();
     it.pool.prefetch(&space, &(0..100).collect::<Vec<_>>(), Access::Normal);
     assert_eq!(it.pool.stats().read_ahead, 40);
     it.pool.prefetch(&space, &[1, 2, 3], Access::Scan);
@@ -218,25 +234,28 @@ fn prefetch_brings_pages_in_once() {
 }
 
 #[test]
-fn neighbouring_pages_are_prefetched_with_one_read() {
+fn images_that_lie_close_together_are_prefetched_with_one_read() {
     let sim = SimStorage::new(1);
     let it = fixture_on(Arc::new(sim.clone()), 64, 40, false);
     for no in 0..40 {
         it.write_new(no, no as u64);
     }
     it.pool.close_space(&it.space, false).unwrap();
-    let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
-    // Three reads: 0 to 19, 25, 30 to 39. The last fails, and takes all of its pages with it.
-    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).skip(2));
+    let file = packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE);
+    let space = it.pool.open_space(16, file).unwrap();
+    // It fails, and takes all of its pages with it.
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io));
     let wanted: Vec<u32> = (30..40).chain([25]).chain((0..20).rev()).collect();
     it.pool.prefetch(&space, &wanted, Access::Normal);
     let stats = it.pool.stats();
-    assert_eq!((stats.read_ahead, stats.read_errors), (21, 10));
-    // Who wants them reads them.
+    assert_eq!((stats.read_ahead, stats.read_errors), (0, 31));
+    it.pool.prefetch(&space, &wanted, Access::Normal);
+    assert_eq!(it.pool.stats().read_ahead, 31);
+    // Who wants the others reads them.
     for no in 0..40 {
         assert_eq!(value_of(&it.pool.shared(&space, no, Access::Normal).unwrap()), no as u64);
     }
-    assert_eq!(it.pool.stats().reads, 19);
+    assert_eq!(it.pool.stats().reads, 9);
 }
 
 #[test]
@@ -341,9 +360,9 @@ fn no_page_is_written_before_its_redo() {
     log.1.store(1000, Ordering::Relaxed);
     it.pool.flush_all().unwrap();
     assert_eq!(log.0.load(Ordering::Relaxed), 110);
-    let file: Arc<dyn StorageFile> = it.storage.open("16.tpd").unwrap();
-    let mut page = tidepool_pool::storage::AlignedBuf::zeroed(SIZE);
-    file.read_at(&mut page, SIZE as u64).unwrap();
+    let mut page = vec![0; SIZE];
+    let file = packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE);
+    file.read(16, 1, &mut page).unwrap();
     assert_eq!(value_of(&page), 1);
 }
 
@@ -375,7 +394,8 @@ fn a_batch_that_panics_gives_its_pages_back() {
     it.pool.flush_all().unwrap();
     assert_eq!((it.pool.oldest_dirty_lsn(), it.pool.stats().pages_dirty), (None, 0));
     it.pool.close_space(&it.space, false).unwrap();
-    let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
+    let space =
+        it.pool.open_space(16, packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE)).unwrap();
     let read = |no| value_of(&it.pool.shared(&space, no, Access::Normal).unwrap());
     assert_eq!((read(0), read(3)), (1, 5));
 }
@@ -455,7 +475,8 @@ fn threads_over_a_small_pool() {
     assert_eq!(updates, (it.lsn.load(Ordering::Relaxed) - 100) / 10 - PAGES as u64);
     it.pool.flush_all().unwrap();
     it.pool.close_space(&it.space, false).unwrap();
-    let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
+    let space =
+        it.pool.open_space(16, packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE)).unwrap();
     let read = |no| value_of(&it.pool.shared(&space, no, Access::Scan).unwrap());
     assert_eq!((0..PAGES).map(read).sum::<u64>(), updates);
     assert_eq!(it.pool.stats().pages_data, it.pool.stats().pages_data.min(64));
@@ -469,9 +490,8 @@ fn threads_on_a_failing_disk() {
     const THREADS: u64 = 4;
     let sim = SimStorage::new(7);
     let file = sim.create("16.tpd").unwrap();
-    file.set_len(PAGES as u64 * SIZE as u64).unwrap();
     let pool = Pool::new(config(64, true), Arc::new(sim.clone())).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, packed::create(file, 16, SIZE)).unwrap();
     sim.set_error_chance(StorageOp::Read, FaultKind::Io, 20_000);
     sim.set_error_chance(StorageOp::Write, FaultKind::Io, 20_000);
     let (append, lsn) = (std::sync::Mutex::new(()), AtomicU64::new(100));

@@ -1,6 +1,7 @@
 //! What a pool costs, as the kernel counts it. A test binary of its own, and one test at a time, so
 //! that nothing else in the process moves the figures.
 
+mod packed;
 mod zero_file;
 
 use std::sync::Arc;
@@ -42,7 +43,9 @@ fn memory_is_really_given_back() {
         let config =
             PoolConfig { size_bytes: size, huge_pages, background: false, ..PoolConfig::default() };
         let pool = Pool::new(config, Arc::new(SimStorage::new(3))).unwrap();
-        let space = pool.open_space(16, Arc::new(ZeroFile(size))).unwrap();
+        let space = pool
+            .open_space(16, packed::create(Arc::new(ZeroFile(size)), 16, PAGE as usize))
+            .unwrap();
         let pages = (size / PAGE) as u32;
         let read = |every: usize| {
             for no in (0..pages).step_by(every) {
@@ -97,7 +100,8 @@ fn room_to_grow_is_not_promised_before_it_is_used() {
     let pool = Pool::new(config, Arc::new(SimStorage::new(3))).unwrap();
     assert_eq!(pool.size_max_bytes(), 4 << 30);
     let file = 64 * EXTENT;
-    let space = pool.open_space(16, Arc::new(ZeroFile(file))).unwrap();
+    let space =
+        pool.open_space(16, packed::create(Arc::new(ZeroFile(file)), 16, PAGE as usize)).unwrap();
     // What describes 4 GiB of pages, and what the allocator has in stock.
     let least = writable() - before;
     assert!(least < (4 << 30) / 64, "{least}");

@@ -1,5 +1,7 @@
 //! Traces of a running pool.
 
+mod packed;
+
 use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ fn pool(background: bool) -> (Arc<Pool>, Arc<Space>) {
     let file = storage.create("16.tpd").unwrap();
     let config = PoolConfig { size_bytes: 16 << 20, background, ..PoolConfig::default() };
     let pool = Pool::new(config, storage).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, packed::create(file, 16, 16384)).unwrap();
     for no in 0..500 {
         let mut guard = pool.new_page(&space, no).unwrap();
         pool.mark_dirty(&mut guard, Lsn(no as u64 + 1), Lsn(no as u64 + 2));

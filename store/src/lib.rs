@@ -3,17 +3,14 @@
 //! # Reading path
 //! [`page`] says what a page is and how its bytes are checked. [`storage`] is the contract with the
 //! disk: directories, files, batches of reads and writes; on Linux with direct I/O and io_uring,
-//! and simulated with crashes and faults. [`packed`] are files whose pages are compressed, packed,
-//! and never overwritten. A [`PageFile`] is either one of these, or one whose pages lie side by
-//! side and are overwritten.
+//! and simulated with crashes and faults. [`packed`] are the files of spaces: their pages are
+//! compressed, packed, and never overwritten.
 //!
 //! This crate knows nothing of frames, trees or rows.
 
 mod log_throttle;
 pub mod packed;
 pub mod page;
-mod page_file;
 pub mod storage;
 
 pub use log_throttle::LogThrottle;
-pub use page_file::{InPlaceFile, PageFile, ReadError};

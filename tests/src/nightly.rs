@@ -128,9 +128,6 @@ fn kills(_: &Path, seed: u64) -> Option<Bout> {
          --tidepool-page-size={page_size}"
     );
     if rng.random_bool(0.3) {
-        command.push_str(" --tidepool-doublewrite=OFF");
-    }
-    if rng.random_bool(0.3) {
         // The last of two options counts.
         command.push_str(" --tidepool-redo-log-capacity=8M");
     }

@@ -1,5 +1,5 @@
-//! Damaged pages of the engine's own files: a start mends them from their second copies, and
-//! `tidepool_force_recovery` starts where both are lost.
+//! Damage of the engine's own files: a start makes the catalog anew of its second copy, and
+//! `tidepool_force_recovery` starts where the undo file can't be opened.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -8,16 +8,13 @@ use mysql::prelude::Queryable;
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::number;
 
-const PAGE: u64 = 16384;
 const ROWS: i64 = 500;
 
-/// Flips a bit in a page of one of the engine's files.
-fn damage(server: &Server, file: &str, page: u64) {
+/// Zeroes the roots of one of the engine's files, so that it can't be opened.
+fn damage(server: &Server, file: &str) {
     let path = server.data_dir().join("tidepool").join(file);
-    let file = OpenOptions::new().read(true).write(true).open(path).expect("the file is there");
-    let (mut byte, at) = ([0], page * PAGE + PAGE / 3);
-    file.read_exact_at(&mut byte, at).expect("the page is there");
-    file.write_all_at(&[byte[0] ^ 4], at).expect("it can be written");
+    let file = OpenOptions::new().write(true).open(path).expect("the file is there");
+    file.write_all_at(&[0; 4 * 4096], 0).expect("it can be written");
 }
 
 fn server_with_rows(name: &str) -> Server {
@@ -33,35 +30,42 @@ fn server_with_rows(name: &str) -> Server {
 }
 
 #[test]
-fn single_broken_pages_of_the_catalog_and_the_undo_directory_are_mended() {
-    let mut server = server_with_rows("mended_pages");
-    server.stop();
-    let pages = [("system.tpd", 0), ("system.tpd", 2), ("undo.tpd", 0), ("undo.tpd", 2)];
-    for (file, page) in pages {
-        damage(&server, file, page);
+fn a_damaged_or_missing_catalog_file_is_made_anew() {
+    let mut server = server_with_rows("mended_catalog");
+    for (round, said) in [
+        "system.tpd: none of its roots is whole",
+        "system.tpd: missing: it is made anew of system-mirror.tpd",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        server.stop();
+        match round {
+            0 => damage(&server, "system.tpd"),
+            _ => std::fs::remove_file(server.data_dir().join("tidepool/system.tpd"))
+                .expect("the file is there"),
+        }
+        server.launch().expect("a start");
+        assert!(server.error_log().contains(said), "{said}");
+        let mut conn = server.connect_to("test");
+        for table in ["one", "two"] {
+            assert_eq!(number(&mut conn, &format!("SELECT COUNT(*) FROM {table}")), ROWS);
+        }
+        conn.query_drop(format!("UPDATE one SET v = 'newer {round}'")).expect("a write");
+        let create = format!("CREATE TABLE new{round} (id INT PRIMARY KEY)");
+        conn.query_drop(create).expect("a table");
     }
-    server.launch().expect("a start");
-    let log = server.error_log();
-    for (file, page) in pages {
-        let said = format!("{file}: page {page} is broken, and was restored from its copy in ");
-        assert!(log.contains(&said), "{said}");
-    }
-    let mut conn = server.connect_to("test");
-    for table in ["one", "two"] {
-        assert_eq!(number(&mut conn, &format!("SELECT COUNT(*) FROM {table}")), ROWS);
-    }
-    conn.query_drop("UPDATE one SET v = 'newer'").expect("a write");
-    conn.query_drop("CREATE TABLE three (id INT PRIMARY KEY)").expect("a table");
 }
 
 #[test]
 fn tables_can_be_dumped_without_the_undo_log() {
     let mut server = server_with_rows("forced");
     server.stop();
-    damage(&server, "undo.tpd", 2);
-    damage(&server, "undo-mirror.tpd", 2);
+    damage(&server, "undo.tpd");
     server.restart_with(&["--tidepool-force-recovery=4"]);
-    assert!(server.error_log().contains("force_recovery is 4: nothing is written"));
+    let log = server.error_log();
+    assert!(log.contains("undo.tpd: none of its roots is whole"));
+    assert!(log.contains("force_recovery is 4: nothing is written"));
     let mut conn = server.connect_to("test");
     assert_eq!(number(&mut conn, "SELECT @@tidepool_force_recovery"), 4);
     for table in ["one", "two"] {

@@ -14,7 +14,7 @@
 //! 120  root page of the attachments' tree u32
 //! ```
 //! Ids are durable before they are used, and never used again, whatever became of what they were
-//! for: a file, an undo record or a doublewrite copy that names a space can't be taken for
+//! for: a file, or an undo record that names a space can't be taken for
 //! another's.
 //!
 //! # In memory

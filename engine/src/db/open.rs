@@ -313,7 +313,7 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
     if env.force_recovery().is_read_only() && exists.is_err() {
         return Ok(Some(system));
     }
-    if system.file().bytes()? == 0 || !exists? {
+    if !exists? {
         if env.table_space_files()?.is_empty() && !env.is_read_only() {
             return Ok(None);
         }

@@ -36,8 +36,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
+use tidepool_pool::packed::PackedFile;
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{PageFile, PageId, Pool, Signal, Steps, page};
+use tidepool_pool::{PageId, Pool, Signal, Steps, page};
 
 /// Bytes read in a step.
 const PIECE: usize = 1 << 20;
@@ -217,6 +218,10 @@ impl Inner {
             self.note_pass(&work.pass.unwrap_or(Pass::new(false)));
         }
         self.env.pool().let_queries_read_after(began.elapsed());
+        if is_over && pass.done_bytes == 0 {
+            // No file has an image yet.
+            return Ok(Step { has_read: false, rest: work.pass.map(|_| REST_MAX) });
+        }
         let rest = work.pass.map(|pass| pass.rest(total_bytes, days));
         Ok(Step { has_read: !is_over, rest })
     }
@@ -236,7 +241,7 @@ impl Inner {
     fn bytes_of(&self, spaces: &[u32]) -> u64 {
         let storage = self.env.storage();
         let len = |id: &u32| match self.env.pool().space(*id) {
-            Some(space) => space.file().bytes(),
+            Some(space) => space.file().io_file().len(),
             None => storage.open(&space_file_name(*id)).and_then(|file| file.len()),
         };
         // A file that is missing is found out by those who use its table.
@@ -261,7 +266,7 @@ impl Inner {
                 work.buffer.take().unwrap_or_else(|| AlignedBuf::zeroed(PIECE.max(page_size)));
             let page_files = self.env.page_files();
             let piece =
-                page_files::read_piece(file, (id, first), (page_files.page_size, &mut buffer))?;
+                page_files::read_piece(file, (id, first), (page_files.page_size, &mut buffer));
             for ((no, read), bytes) in piece.pages.iter().zip(buffer.chunks_exact_mut(page_size)) {
                 let id = PageId::new(id, *no);
                 let is_right = read.is_ok() && self.verify_on_disk(id, bytes).is_ok();
@@ -297,7 +302,7 @@ impl Inner {
         let read = |no: u32, bytes: &mut [u8]| -> Result<(), String> {
             // Anew each time: a space that was not open may be by now, and its file have changed.
             let source = self.env.source(id.space).map_err(|error| error.to_string())?;
-            source.file().read(PageId::new(id.space, no), bytes).map_err(|error| error.to_string())
+            source.file().read(id.space, no, bytes).map(drop).map_err(page_files::why)
         };
         let mut why = String::new();
         for _ in 0..LOOKS {
@@ -470,8 +475,7 @@ impl super::Db {
 }
 /// The part of a file's bytes in which nothing is, for `bytes` bytes of images: so that all parts
 /// together come to the file's length.
-fn dead_bytes(file: &PageFile, bytes: u64) -> u64 {
-    let Some(file) = file.packed() else { return 0 };
+fn dead_bytes(file: &PackedFile, bytes: u64) -> u64 {
     let usage = file.usage();
     let dead = usage.file_bytes.saturating_sub(usage.live_bytes);
     (u128::from(bytes) * u128::from(dead) / u128::from(usage.live_bytes.max(1))) as u64

@@ -3,14 +3,15 @@
 use super::definition_tests::open;
 use super::file_tests::Told;
 use super::*;
+use crate::files::UNDO_SPACE;
+use crate::test_storage::{end_of, read_page, write_page};
 use crate::{IndexDef, ReadRequest, TableDef, TransactionOptions};
 use std::sync::mpsc;
 use std::time::Duration;
-use tidepool_pool::PageType;
-use tidepool_pool::page::{page_type, stamp_checksum};
-use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage, StorageFile};
+use tidepool_pool::page::page_type;
+use tidepool_pool::storage::SimStorage;
+use tidepool_pool::{PageId, PageType};
 
-const UNDO: &str = "undo.tpd";
 const ROWS: u16 = 300;
 /// In the header of a page of undo records (docs/internals/format/undo.md).
 const PREV_AT: usize = 36;
@@ -36,7 +37,7 @@ fn updated(is_committed: bool) -> SimStorage {
 
 /// The pages of undo records in which a stream of several ends: its last one, and the first.
 struct Stream {
-    file: Arc<dyn StorageFile>,
+    sim: SimStorage,
     last: u32,
     first: u32,
 }
@@ -47,9 +48,9 @@ fn u32_at(page: &[u8], at: usize) -> u32 {
 
 impl Stream {
     fn of(sim: &SimStorage) -> Stream {
-        let mut stream = Stream { file: sim.open(UNDO).unwrap(), last: 0, first: 0 };
-        let count = stream.file.len().unwrap() as u32 / stream.page(0).len() as u32;
-        let is_record = |page: &AlignedBuf| page_type(page) == PageType::UNDO;
+        let mut stream = Stream { sim: sim.clone(), last: 0, first: 0 };
+        let count = end_of(sim, UNDO_SPACE);
+        let is_record = |page: &[u8]| page_type(page) == PageType::UNDO;
         let ends = |no: &u32| {
             let page = stream.page(*no);
             is_record(&page) && u32_at(&page, NEXT_AT) == 0 && u32_at(&page, PREV_AT) != 0
@@ -63,19 +64,15 @@ impl Stream {
         stream
     }
 
-    fn page(&self, no: u32) -> AlignedBuf {
-        let size = Options::small().page_size;
-        let mut page = AlignedBuf::zeroed(size);
-        self.file.read_at(&mut page, u64::from(no) * size as u64).unwrap();
-        page
+    fn page(&self, no: u32) -> Vec<u8> {
+        read_page(&self.sim, PageId::new(UNDO_SPACE, no), Options::small().page_size)
     }
 
     /// Has the last page lead to the first.
     fn close(&self) {
         let mut page = self.page(self.last);
         page[NEXT_AT..NEXT_AT + 4].copy_from_slice(&self.first.to_le_bytes());
-        stamp_checksum(&mut page);
-        self.file.write_at(&page, u64::from(self.last) * page.len() as u64).unwrap();
+        write_page(&self.sim, PageId::new(UNDO_SPACE, self.last), &page);
     }
 }
 

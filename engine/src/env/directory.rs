@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tidepool_pool::doublewrite::DOUBLEWRITE_FILE;
+use tidepool_pool::packed::PackedFile;
 use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
-use tidepool_pool::{PageSize, page};
+use tidepool_pool::{PageId, PageSize, page};
 
 use super::EnvOptions;
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ use crate::files::{
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
+use crate::mirror::SUCCESSOR_FILE;
 use crate::options::ForceRecovery;
 use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::{CONTROL_FILE, Control};
@@ -22,7 +23,7 @@ use crate::sort::SORT_DIR;
 
 /// Whether it comes into being later than the control file.
 fn is_later_file(name: &str) -> bool {
-    [DOUBLEWRITE_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE]
+    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE]
         .iter()
         .chain(&NEWEST_RUNS_FILES)
         .any(|later| name.starts_with(later))
@@ -178,11 +179,16 @@ fn log_in_memory(storage: &dyn Storage, file_size: u64) -> Result<Ring> {
     Ring::create(Arc::new(SimStorage::new(0)), page_size, uuid, file_size)
 }
 
-/// Page size and identity as the header of the system tablespace has them, or that of its mirror.
+/// Page size and identity as the file of the system tablespace has them, or the header in its
+/// mirror.
 fn identity(storage: &dyn Storage) -> Option<(PageSize, [u8; 16])> {
-    let home = space_file_name(SYSTEM_SPACE);
-    let names = [Some(&*home), mirror_file_name(SYSTEM_SPACE)];
-    names.into_iter().flatten().find_map(|name| {
+    let of_home = || {
+        let file = storage.open(&space_file_name(SYSTEM_SPACE)).ok()?;
+        let settings = PackedFile::settings_of(&*file).ok()?;
+        Some((settings.page_size, settings.instance))
+    };
+    let of_mirror = || {
+        let name = mirror_file_name(SYSTEM_SPACE)?;
         let file = storage.open(name).ok()?;
         // The header is in the first part of the page, whatever the page's size.
         let mut start = AlignedBuf::zeroed(PageSize::MIN.bytes());
@@ -191,9 +197,10 @@ fn identity(storage: &dyn Storage) -> Option<(PageSize, [u8; 16])> {
         let page_size = PageSize::new(header.page_size as usize)?;
         let mut page = AlignedBuf::zeroed(page_size.bytes());
         file.read_at(&mut page, 0).ok()?;
-        page::verify(&page, tidepool_pool::PageId::new(SYSTEM_SPACE, 0)).ok()?;
+        page::verify(&page, PageId::new(SYSTEM_SPACE, 0)).ok()?;
         Some((page_size, header.instance))
-    })
+    };
+    of_home().or_else(of_mirror)
 }
 
 /// A random uuid (version 4).

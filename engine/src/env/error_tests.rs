@@ -11,7 +11,8 @@ use crate::files::*;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::redo::{BLOCK_SIZE, CAPACITY_MIN_BYTES};
-use crate::test_storage::spoil;
+use crate::space;
+use crate::test_storage::{spoil, write_page};
 
 const PAGE_SIZE: usize = 4096;
 
@@ -52,6 +53,21 @@ fn write(env: &Env, space: &Space, no: u32, bytes: &[u8]) {
     mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
     mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes });
     mtr.commit();
+}
+
+/// All bytes of a file.
+fn bytes_of(storage: &SimStorage, name: &str) -> AlignedBuf {
+    let file = storage.open(name).unwrap();
+    let mut bytes = AlignedBuf::zeroed(file.len().unwrap() as usize);
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Gives a file these bytes.
+fn put(storage: &SimStorage, name: &str, bytes: &AlignedBuf) {
+    let file = storage.open(name).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    file.write_at(bytes, 0).unwrap();
 }
 
 /// Writes at any offset through aligned blocks.
@@ -126,17 +142,10 @@ fn a_redo_file_of_another_data_directory() {
 
 #[test]
 fn the_whole_redo_log_of_another_data_directory() {
-    let storage = SimStorage::new(1);
-    let env = open(&storage, &options()).unwrap();
-    let space = env.space(SYSTEM_SPACE).unwrap();
-    space.grow_to(4).unwrap();
-    // A space header as the layer above writes it.
-    let mut header = [0; 40];
-    header[..8].copy_from_slice(b"TIDEPOOL");
-    header[24..].copy_from_slice(&[0xcd; 16]);
-    write(&env, &space, 0, &header);
-    env.close().unwrap();
-    drop(env);
+    let other = SimStorage::new(1);
+    open(&other, &EnvOptions { uuid: Some([0xcd; 16]), ..options() }).unwrap().close().unwrap();
+    let storage = directory(true);
+    put(&storage, SYSTEM_FILE, &bytes_of(&other, SYSTEM_FILE));
     assert_eq!(
         message(&storage, &options()),
         "redo: the redo log belongs to another data directory (instance \
@@ -178,7 +187,7 @@ fn a_newer_format() {
     }
     assert_eq!(
         message(&storage, &options()),
-        "redo/control: format version 7, but this program reads only version 4: use the version of \
+        "redo/control: format version 7, but this program reads only version 5: use the version of \
          Tidepool that wrote it"
     );
 }
@@ -256,12 +265,9 @@ fn a_truncated_file_that_the_log_changes() {
     let storage = directory_with_old_space(UNDO_SPACE);
     storage.open("undo.tpd").unwrap().set_len(0).unwrap();
     let error = message(&storage, &options());
-    assert!(
-        error.starts_with("undo.tpd: page 0 is corrupt: the redo log's change up to LSN "),
-        "{error}"
-    );
-    let advice = ": restore the data directory from a backup, or start with force_recovery=4 and \
-                  dump the tables";
+    assert!(error.starts_with("undo.tpd: it is empty or cut short: it has 0 bytes"), "{error}");
+    let advice = "; restore the data directory from a backup, or save what can be read with \
+                  'tidepool salvage'";
     assert!(error.ends_with(advice), "{error}");
     let storage = directory_with_old_space(FIRST_TABLE_SPACE);
     storage.open("tables/00000010.tpd").unwrap().set_len(0).unwrap();
@@ -295,7 +301,7 @@ fn directory_after_overwriting(id: u32, more: impl FnOnce(&Env, &Space)) -> SimS
 #[test]
 fn a_zeroed_page_that_the_log_overwrites_a_part_of() {
     let storage = directory_with_overwritten_space(UNDO_SPACE);
-    storage.open("undo.tpd").unwrap().set_len(0).unwrap();
+    write_page(&storage, PageId::new(UNDO_SPACE, 1), &[0; PAGE_SIZE]);
     let error = message(&storage, &options());
     assert!(
         error.starts_with("undo.tpd: page 1 is corrupt: the redo log's change up to LSN "),
@@ -438,7 +444,6 @@ fn on_a_full_disk() -> (SimStorage, Arc<Env>, Arc<Space>) {
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
     space.grow_to(4).unwrap();
     write(&env, &space, 0, b"before");
-    // The doublewrite file is made by the first page that is written.
     env.checkpoint_all().unwrap();
     // A table's file needs three segments to be written to on a full disk: one that is filled, one
     // for the cleaner, one that is emptied meanwhile. This one has two.
@@ -498,33 +503,179 @@ fn that_the_log_could_not_grow_is_forgotten_once_it_need_not() {
     assert!(growth_error(CAPACITY_MIN_BYTES).is_none(), "there are as many files as are wanted");
 }
 
+/// A page that rots after its last change has left the log is not taken from an older image.
 #[test]
-fn images_of_a_life_with_doublewrite_heal_no_page_written_without() {
+fn rot_in_an_undo_page_is_reported_rather_than_undone() {
     // One that has no mirror.
     const PAGE: u32 = 5;
     let storage = SimStorage::new(1);
     let env = open(&storage, &options()).unwrap();
     let space = env.space(UNDO_SPACE).unwrap();
-    space.grow_to(8).unwrap();
-    write(&env, &space, PAGE, b"with");
-    env.close().unwrap();
+    for value in ["old", "new"] {
+        write(&env, &space, PAGE, value.as_bytes());
+        env.checkpoint_all().unwrap();
+    }
     drop((space, env));
     let storage = storage.kill();
-    let once = EnvOptions { doublewrite: false, ..options() };
-    let env = open(&storage, &once).unwrap();
-    let space = env.space(UNDO_SPACE).unwrap();
-    write(&env, &space, PAGE, b"without");
-    env.checkpoint_all().unwrap();
-    drop((space, env));
-    // The page rots, and its last change is in no log any more.
-    let storage = storage.kill();
-    storage.corrupt("undo.tpd", u64::from(PAGE) * PAGE_SIZE as u64 + 100, 1);
+    spoil(&storage, PageId::new(UNDO_SPACE, PAGE));
     let env = open(&storage, &options()).unwrap();
     assert!(!env.was_clean());
     let space = env.space(UNDO_SPACE).unwrap();
     let page = env.pool().shared(&space, PAGE, tidepool_pool::Access::Normal);
     let error = page.map(drop).expect_err("an old version in place of the page").to_string();
     assert!(error.contains("is corrupt: page 5 of space 1 cannot be used"), "{error}");
+}
+
+/// An engine's own file is no less protected than a table's: what it had durable at a checkpoint,
+/// it must have. The system file is made anew of its mirror, unless that is an older copy as well.
+#[test]
+fn an_older_copy_of_an_own_file_is_found_out() {
+    let both = |space: u32| vec![space_file_name(space), mirror_file_name(space).unwrap().into()];
+    let cases = [
+        (SYSTEM_SPACE, vec![space_file_name(SYSTEM_SPACE)], true),
+        (SYSTEM_SPACE, both(SYSTEM_SPACE), false),
+        (UNDO_SPACE, vec![space_file_name(UNDO_SPACE)], false),
+        (UNDO_SPACE, both(UNDO_SPACE), false),
+    ];
+    for (space, names, is_made_good) in cases {
+        let storage = SimStorage::new(1);
+        let env = open(&storage, &options()).unwrap();
+        let opened = env.space(space).unwrap();
+        let mut mtr = Mtr::begin(&env).unwrap();
+        space::create(&mut mtr, &env, &opened).unwrap();
+        mtr.commit();
+        write(&env, &opened, 5, b"old");
+        env.checkpoint_all().unwrap();
+        let copies = |storage: &SimStorage| {
+            names.iter().map(|name| bytes_of(storage, name)).collect::<Vec<_>>()
+        };
+        let older = copies(&storage);
+        write(&env, &opened, 5, b"new");
+        env.close().unwrap();
+        drop((opened, env));
+        let storage = storage.kill();
+        let newer = copies(&storage);
+        let put_all = |copies: &[AlignedBuf]| {
+            names.iter().zip(copies).for_each(|(name, bytes)| put(&storage, name, bytes));
+        };
+        put_all(&older);
+        if !is_made_good {
+            let error = message(&storage, &options());
+            assert!(error.starts_with(&*names[0]), "{error}");
+            assert!(error.contains("it is an older copy"), "{error}");
+            assert!(!error.contains("drop the table"), "{error}");
+            put_all(&newer);
+        }
+        let env = open(&storage, &options()).unwrap();
+        let opened = env.space(space).unwrap();
+        let page = env.pool().shared(&opened, 5, tidepool_pool::Access::Normal).unwrap();
+        assert_eq!(&page[PAGE_HEADER_SIZE..][..3], b"new");
+    }
+}
+
+/// A write of such a file that the disk acknowledged and did not do, or did elsewhere, is found
+/// out: every page is right, or the start or the read of the page is an error.
+#[test]
+fn a_lost_write_of_an_own_file_is_found_out() {
+    let mut found = 0;
+    for (space, name) in [(SYSTEM_SPACE, "system.tpd"), (UNDO_SPACE, "undo.tpd")] {
+        for (kind, skip) in [FaultKind::Lost, FaultKind::Misplaced]
+            .into_iter()
+            .flat_map(|kind| (0..12).map(move |skip| (kind, skip)))
+        {
+            let storage = SimStorage::new(skip + 1);
+            let env = open(&storage, &options()).unwrap();
+            let opened = env.space(space).unwrap();
+            storage.inject(Fault::new(StorageOp::Write, kind).on(name).skip(skip));
+            for round in 1..10u8 {
+                for no in 5..8 {
+                    write(&env, &opened, no, &[round; 2000]);
+                }
+                let _ = env.checkpoint_all();
+            }
+            let _ = env.close();
+            drop((opened, env));
+            let storage = storage.kill();
+            let Ok(env) = open(&storage, &options()) else {
+                found += 1;
+                continue;
+            };
+            let opened = env.space(space).unwrap();
+            for no in 5..8 {
+                match env.pool().shared(&opened, no, tidepool_pool::Access::Normal) {
+                    Ok(page) => {
+                        let bytes = &page[PAGE_HEADER_SIZE..][..2000];
+                        assert_eq!(bytes, [9; 2000], "{name}, {kind:?} {skip}: page {no}");
+                    }
+                    Err(_) => found += 1,
+                }
+            }
+        }
+    }
+    assert!(found > 0, "no lost write mattered");
+}
+
+/// Nothing but the mirror has the pages then; and what is made of it counts as no older copy.
+#[test]
+fn a_system_file_that_cannot_be_opened_is_made_anew_of_its_mirror() {
+    const BLOCK: u64 = 4096;
+    let harm: [(&str, fn(&SimStorage)); 4] = [
+        ("removed", |disk| disk.remove("system.tpd").unwrap()),
+        ("empty", |disk| disk.open("system.tpd").unwrap().set_len(0).unwrap()),
+        ("without roots", |disk| {
+            let file = disk.open("system.tpd").unwrap();
+            file.write_at(&AlignedBuf::zeroed(4 * BLOCK as usize), 0).unwrap();
+        }),
+        ("without anything behind its roots", |disk| {
+            let file = disk.open("system.tpd").unwrap();
+            let rest = file.len().unwrap() - 4 * BLOCK;
+            file.write_at(&AlignedBuf::zeroed(rest as usize), 4 * BLOCK).unwrap();
+        }),
+    ];
+    for (how, harm) in harm {
+        for is_clean in [true, false] {
+            let storage = SimStorage::new(1);
+            let env = open(&storage, &options()).unwrap();
+            let space = env.space(SYSTEM_SPACE).unwrap();
+            let mut mtr = Mtr::begin(&env).unwrap();
+            space::create(&mut mtr, &env, &space).unwrap();
+            mtr.commit();
+            write(&env, &space, 5, b"old");
+            env.checkpoint_all().unwrap();
+            write(&env, &space, 5, b"new");
+            match is_clean {
+                true => env.close().unwrap(),
+                false => env.redo().flush().unwrap(),
+            }
+            drop((space, env));
+            let storage = storage.kill();
+            harm(&storage);
+            storage.sync_dir("").unwrap();
+            if let Ok(file) = storage.open(SYSTEM_FILE) {
+                file.sync_data().unwrap();
+            }
+            // Interrupted anywhere, it is done again.
+            let operations = {
+                let whole = storage.kill();
+                let before = whole.operation_count();
+                drop(open(&whole, &options()).unwrap());
+                whole.operation_count() - before
+            };
+            for at in 0..operations {
+                let storage = storage.kill();
+                storage.crash_at(storage.operation_count() + 1 + at);
+                drop(open(&storage, &options()));
+                let storage = storage.crash();
+                let env = open(&storage, &options())
+                    .unwrap_or_else(|why| panic!("{how}, operation {at}: {why}"));
+                let space = env.space(SYSTEM_SPACE).unwrap();
+                let page = env.pool().shared(&space, 5, tidepool_pool::Access::Normal).unwrap();
+                assert_eq!(&page[PAGE_HEADER_SIZE..][..3], b"new", "{how}, operation {at}");
+                drop(page);
+                env.close().unwrap();
+            }
+        }
+    }
 }
 
 #[test]
@@ -592,12 +743,10 @@ fn a_log_whose_checkpoint_is_held_grows_as_far_as_the_disk_lets_it() {
 
 #[test]
 fn a_table_that_cannot_be_read_does_not_end_the_recovery_of_the_others() {
-    for doublewrite in [true, false] {
-        let storage = directory_with_old_space(FIRST_TABLE_SPACE);
-        storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
-        let env = open(&storage, &EnvOptions { doublewrite, ..options() }).unwrap();
-        assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
-    }
+    let storage = directory_with_old_space(FIRST_TABLE_SPACE);
+    storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
+    let env = open(&storage, &options()).unwrap();
+    assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
     let storage = directory_with_old_space(UNDO_SPACE);
     // The mirror's pages neither.
     storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("undo").always());

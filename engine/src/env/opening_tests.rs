@@ -21,8 +21,6 @@ fn options() -> EnvOptions {
     EnvOptions {
         page_size: PAGE_SIZE,
         buffer_pool_size_bytes: 20 * PAGE_SIZE as u64,
-        // Else its recovery would meet the fault first.
-        doublewrite: false,
         ..EnvOptions::small()
     }
 }

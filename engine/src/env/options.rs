@@ -36,8 +36,6 @@ pub struct EnvOptions {
     pub system_root: PathBuf,
     /// The pool's replacement policy.
     pub replacement: ReplacementConfig,
-    /// Whether pages are written twice, against torn writes.
-    pub doublewrite: bool,
     /// See [`Options::page_compression`].
     pub page_compression: PageCompression,
     /// See [`Options::compressed_tier`].
@@ -87,7 +85,6 @@ impl EnvOptions {
             read_only: self.read_only,
             force: self.force_recovery,
             accept_log_loss: self.accept_log_loss,
-            doublewrite: self.doublewrite,
             memory_budget_bytes: self.memory_budget_bytes,
             redo_capacity_bytes,
             redo_buffer_bytes: self.redo_buffer_bytes,
@@ -111,7 +108,6 @@ impl From<&Options> for EnvOptions {
             memory_guard: options.memory_guard,
             system_root: options.system_root.clone(),
             replacement: ReplacementConfig::default(),
-            doublewrite: options.doublewrite,
             page_compression: options.page_compression,
             compressed_tier: options.compressed_tier,
             redo_capacity_bytes: options.redo_capacity_bytes,

@@ -387,8 +387,7 @@ fn threads_on_a_tiny_pool_and_a_tiny_log_come_to_an_end() {
 /// checkpoint must not pass it on the strength of that, for a power cut still takes it.
 #[test]
 fn what_a_killed_process_left_unsynced_is_synced_before_it_is_trusted() {
-    // With a doublewrite file, its recovery syncs the files too.
-    let options = EnvOptions { doublewrite: false, ..options() };
+    let options = options();
     for seed in 0..20 {
         let storage = SimStorage::new(seed);
         let env = Env::open(Arc::new(storage.clone()), &options).unwrap();
@@ -524,8 +523,8 @@ fn a_straggler_lets_no_file_grow_in_a_closed_directory() {
     let mut mtr = Mtr::begin(&env).unwrap();
     let free = space.page_count() as usize;
     env.close().unwrap();
-    let before = space.file().bytes().unwrap();
+    let before = space.file().usage().file_bytes;
     let error = Allocation::reserve(&mut mtr, &space, 0, free).map(drop).unwrap_err();
     assert!(matches!(error, Error::Crashed(_)), "{error}");
-    assert_eq!(space.file().bytes().unwrap(), before);
+    assert_eq!(space.file().usage().file_bytes, before);
 }

@@ -24,7 +24,7 @@ impl Db {
         let env = self.inner.env();
         let file_of = |(table, space)| {
             let source = env.source(space);
-            let usage = source.ok().and_then(|source| FileUsage::of(source.file()).ok());
+            let usage = source.ok().map(|source| FileUsage::of(source.file()));
             TableFile { table, file: space_file_name(space), usage }
         };
         let tables = self.catalog().tables();

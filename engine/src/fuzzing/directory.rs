@@ -5,6 +5,8 @@
 //! patch   place u8 | page u16 | offset u16 | length u8 | bytes
 //! place   low bits: the file, in the order of their names; 64: bytes are added, not set; 128: no checksum is stamped
 //! ```
+//! In the file of a space, a patch changes one of its pages, which is written as the engine does;
+//! if no checksum is stamped, it changes a block of the file.
 //! A patch at place 63 appends a frame with these bytes as its payload to the redo log. The
 //! directory is that of
 //! an engine that was stopped in order, or killed with a transaction prepared and another not
@@ -13,13 +15,15 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tidepool_pool::page;
+use tidepool_pool::packed::{self, Codec, Image, PackedFile, Stream};
 use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
+
+use tidepool_pool::{PageId, page};
 
 use super::front;
 use super::pages::PAGE;
 use super::small_files::stamp;
-use crate::files::space_of_file;
+use crate::files::{SYSTEM_SPACE, UNDO_SPACE, space_file_name, space_of_file};
 use crate::page_files::{self, PageFiles};
 use crate::redo::control::{CONTROL_FILE, Control};
 use crate::redo::file_header::HEADER_SIZE;
@@ -150,24 +154,35 @@ pub(super) fn bytes_of(disk: &SimStorage, name: &str) -> Vec<u8> {
 /// The pages of a file.
 pub(super) fn pages_of(stopped: bool, name: &str) -> Vec<Vec<u8>> {
     let disk = made(stopped);
-    let space = name.strip_prefix("tables/").and_then(space_of_file);
-    let Some(space) = space else {
+    let Some(space) = space_of(name) else {
         return bytes_of(&disk, name).chunks_exact(PAGE).map(<[u8]>::to_vec).collect();
     };
-    let control = disk.open(CONTROL_FILE).map(|file| Control::read(&*file).expect("it is whole"));
-    let (control, _) = control.expect("it is there");
-    let files = PageFiles::to_read(&disk, control.page_size, control.uuid);
+    let files = page_files(&disk);
     let file = files.open_to_read(&disk, space).expect("it can be opened");
     let (mut pages, mut next) = (Vec::new(), Some(0));
     let mut buf = AlignedBuf::zeroed(64 * PAGE);
     while let Some(first) = next {
         let room = (files.page_size, &mut buf[..]);
-        let piece = page_files::read_piece(&file, (space, first), room).expect("it can be read");
+        let piece = page_files::read_piece(&file, (space, first), room);
         let count = piece.pages.len();
         pages.extend(buf.chunks_exact(PAGE).take(count).map(<[u8]>::to_vec));
         next = piece.next;
     }
     pages
+}
+
+/// The space whose file has this name, if one has.
+fn space_of(name: &str) -> Option<u32> {
+    let own = [SYSTEM_SPACE, UNDO_SPACE].into_iter().find(|id| space_file_name(*id) == name);
+    own.or_else(|| name.strip_prefix("tables/").and_then(space_of_file))
+}
+
+/// What the files of the directory have in common, for who writes to them.
+fn page_files(disk: &SimStorage) -> PageFiles {
+    let control = disk.open(CONTROL_FILE).map(|file| Control::read(&*file).expect("it is whole"));
+    let (control, _) = control.expect("it is there");
+    let files = PageFiles::to_read(disk, control.page_size, control.uuid);
+    PageFiles { read_only: false, ..files }
 }
 
 /// The names of its files.
@@ -181,6 +196,67 @@ struct Patch<'a> {
     page: u16,
     offset: u16,
     bytes: &'a [u8],
+}
+
+impl Patch<'_> {
+    fn apply(&self, page: &mut [u8]) {
+        let start = usize::from(self.offset) % PAGE;
+        for (byte, new) in page[start..].iter_mut().zip(self.bytes) {
+            *byte = if self.place & ADD != 0 { byte.wrapping_add(*new) } else { *new };
+        }
+    }
+}
+
+/// Changes a page of a space, and writes it as the engine would.
+fn change_page(disk: &SimStorage, space: u32, patch: &Patch<'_>) -> packed::Result<()> {
+    let file = disk.open(&space_file_name(space)).expect("it is there");
+    let file = page_files(disk).open(space, file)?;
+    let no = u32::from(patch.page) % file.end(space)?.max(1);
+    let mut bytes = vec![0; PAGE];
+    file.read(space, no, &mut bytes)?;
+    patch.apply(&mut bytes);
+    page::stamp_checksum(&mut bytes);
+    let mut image = Vec::new();
+    let codec = Codec::Zstd.encode(&bytes, &mut image);
+    file.write(Stream::Flushed, &[Image { space, no, codec, bytes: image }])
+}
+
+/// The file of a space: `kind u8 | patches (offset u32, length u8, bytes)`. Whatever its bytes are,
+/// it is opened, rescued, read and written, or refused. Each page that it gives has the right
+/// checksum.
+pub fn page_file(input: &[u8]) {
+    let ([kind], mut input) = front::<1>(input);
+    let disk = made(kind & 1 != 0);
+    let space = if kind & 2 != 0 { UNDO_SPACE } else { SYSTEM_SPACE };
+    let file = disk.open(&space_file_name(space)).expect("it is there");
+    let mut bytes = AlignedBuf::zeroed(file.len().expect("it has one") as usize);
+    file.read_at(&mut bytes, 0).expect("it can be read");
+    while let Some((head, rest)) = input.split_at_checked(5) {
+        let (patch, rest) = rest.split_at(usize::from(head[4]).min(rest.len()));
+        let at = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize % bytes.len();
+        bytes[at..].iter_mut().zip(patch).for_each(|(byte, new)| *byte = *new);
+        input = rest;
+    }
+    file.write_at(&bytes, 0).expect("it can be written");
+    let files = page_files(&disk);
+    let read_all = |file: &PackedFile| {
+        let (mut next, mut page) = (Some(0), vec![0; PAGE]);
+        while let Some(no) = next.and_then(|at| file.next_page(space, at).ok().flatten()) {
+            if file.read(space, no, &mut page).is_ok() {
+                page::verify(&page, PageId::new(space, no)).expect("its image's checksum is right");
+            }
+            next = no.checked_add(1);
+        }
+    };
+    if let Ok((file, _)) = files.rescue_to_read(&disk, space) {
+        read_all(&file);
+    }
+    if let Ok(file) = files.open(space, file) {
+        read_all(&file);
+        let image = Image { space, no: 3, codec: Codec::Raw, bytes: vec![1; PAGE] };
+        let _ = file.write(Stream::Flushed, &[image]);
+        let _ = file.checkpoint();
+    }
 }
 
 fn take_patch<'a>(input: &mut &'a [u8]) -> Option<Patch<'a>> {
@@ -198,16 +274,19 @@ fn apply(disk: &SimStorage, names: &[String], patch: &Patch<'_>) {
         return append_frame(disk, names, patch.bytes);
     }
     let name = &names[usize::from(number) % names.len()];
+    let is_stamped = patch.place & UNSTAMPED == 0;
+    if let Some(space) = space_of(name).filter(|_| is_stamped) {
+        // An earlier patch may have spoilt the file.
+        let _ = change_page(disk, space, patch);
+        return;
+    }
     let file = disk.open(name).expect("it is there");
     let blocks = file.len().expect("it has one") / PAGE as u64;
     let at = u64::from(patch.page) % blocks.max(1) * PAGE as u64;
     let mut block = AlignedBuf::zeroed(PAGE);
     file.read_at(&mut block, at).expect("it can be read");
-    let start = usize::from(patch.offset) % PAGE;
-    for (byte, new) in block[start..].iter_mut().zip(patch.bytes) {
-        *byte = if patch.place & ADD != 0 { byte.wrapping_add(*new) } else { *new };
-    }
-    if patch.place & UNSTAMPED == 0 {
+    patch.apply(&mut block);
+    if is_stamped {
         match &name[..] {
             "redo/control" => stamp(&mut block, BLOCK_SIZE - 4),
             _ if name.starts_with("redo/") && at == 0 => stamp(&mut block, 508),

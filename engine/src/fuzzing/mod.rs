@@ -15,7 +15,7 @@
 //! |---|---|
 //! | [`pages`] | page headers, nodes, entries, overflow pages, space headers, bitmaps, page operations |
 //! | [`log`] | redo frames and records, undo pages and records |
-//! | [`small_files`] | control file, redo file header, hot list, doublewrite file, page trace, sorted runs, catalog records |
+//! | [`small_files`] | control file, redo file header, hot list, page trace, sorted runs, catalog records |
 //! | [`directory`] | a whole data directory: patched, opened, read, written, closed |
 //! | [`seeds`] | inputs to begin with, out of a directory that the engine made |
 //!
@@ -49,7 +49,7 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("control", small_files::control),
     ("redo_header", small_files::redo_header),
     ("hot_list", small_files::hot_list),
-    ("doublewrite", small_files::doublewrite),
+    ("page_file", directory::page_file),
     ("trace", small_files::trace),
     ("sorted_run", small_files::sorted_run),
     ("directory", directory::directory),

@@ -9,7 +9,6 @@ use tidepool_pool::trace::{Trace, TraceRequest};
 use tidepool_pool::{PageId, page};
 
 use super::directory::{file_names, pages_of, whole_file};
-use super::pages::PAGE;
 use crate::catalog::{TableRecord, TreeRecord};
 use crate::format::node::Node;
 use crate::hot_list::{self, HOT_LIST_FILE, HotList, Owner};
@@ -59,9 +58,6 @@ fn of_pages(seeds: &mut Vec<Seed>) {
     };
     for stopped in [false, true] {
         for name in file_names().iter().filter(|name| name.ends_with(".tpd")) {
-            if name.starts_with("doublewrite") {
-                continue;
-            }
             for bytes in &pages_of(stopped, name) {
                 if page::is_zero(bytes) {
                     continue;
@@ -160,12 +156,6 @@ fn of_small_files(seeds: &mut Vec<Seed>) {
     seeds.push(("catalog_record", record.encode()));
     for stopped in [false, true] {
         seeds.push(("control", [&[3], &whole_file(stopped, "redo/control")[..]].concat()));
-        if file_names().iter().any(|name| name == "doublewrite.tpd") {
-            let file = whole_file(stopped, "doublewrite.tpd");
-            let half = file.len() / 2;
-            let both = [&file[..2 * PAGE], &file[half..half + 2 * PAGE]].concat();
-            seeds.push(("doublewrite", [&[1], &both[..]].concat()));
-        }
     }
     let disk = SimStorage::new(0);
     let owner = Owner { uuid: [9; 16], page_size: 4096 };
@@ -186,6 +176,22 @@ fn of_small_files(seeds: &mut Vec<Seed>) {
 
 /// Patches of each file at a few places.
 fn of_directory(seeds: &mut Vec<Seed>) {
+    // A root; both copies of each; a header of a run; what lies behind it.
+    let patches: [&[(u32, u8)]; 5] = [
+        &[(72, 1)],
+        &[(72, 1), (4168, 1), (8264, 1), (12360, 1)],
+        &[(16384 + 16, 1)],
+        &[(16384 + 72, 255)],
+        &[(20480 + 500, 7), (81920 + 60, 9)],
+    ];
+    for kind in 0..4u8 {
+        for patches in patches {
+            let bytes = patches
+                .iter()
+                .flat_map(|(at, byte)| at.to_le_bytes().into_iter().chain([1, *byte]));
+            seeds.push(("page_file", [kind].into_iter().chain(bytes).collect()));
+        }
+    }
     seeds.push(("directory", vec![0]));
     seeds.push(("directory", vec![1]));
     for (number, _) in file_names().iter().enumerate() {

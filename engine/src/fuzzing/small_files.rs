@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
 use tidepool_pool::trace::Trace;
-use tidepool_pool::{Doublewrite, Lsn, PageSize, page};
 
-use super::pages::PAGE;
 use super::{front, sized};
 use crate::catalog::TableRecord;
 use crate::hot_list::{self, HOT_LIST_FILE, Owner};
@@ -98,33 +96,6 @@ pub fn hot_list(bytes: &[u8]) {
     if list.count() < 100_000 {
         hot_list::save(&disk, owner, &list).expect("a list can be saved");
         assert_eq!(hot_list::load(&disk, owner), Ok(Some(list)));
-    }
-}
-
-/// Doublewrite file: `stamps u8 | file`, both halves with headers and images. Only whole pages get
-/// home.
-pub fn doublewrite(bytes: &[u8]) {
-    let ([flags], bytes) = front::<1>(bytes);
-    let len = bytes.len().next_multiple_of(2 * PAGE).clamp(4 * PAGE, 16 * PAGE);
-    let mut file = sized(bytes, len);
-    if flags & 1 != 0 {
-        for half in file.chunks_exact_mut(len / 2) {
-            let (header, images) = half.split_at_mut(PAGE);
-            let crc = crc32c::crc32c(&header[12..28]);
-            header[8..12].copy_from_slice(&crc.to_le_bytes());
-            images.chunks_exact_mut(PAGE).for_each(page::stamp_checksum);
-        }
-    }
-    let disk = disk_with("doublewrite.tpd", &file);
-    put_file(&disk, "home", &[1; 4 * PAGE]);
-    let size = PageSize::new(PAGE).expect("a page size");
-    let home = disk.open("home").expect("it is there");
-    let healed = Doublewrite::recover(&disk, size, Lsn(u64::from(flags)), |_| Some(home.clone()));
-    for id in healed.expect("a simulated disk answers") {
-        let mut bytes = AlignedBuf::zeroed(PAGE);
-        let read = home.read_at(&mut bytes, size.offset_of(id.no));
-        read.expect("what was healed is there");
-        assert!(page::page_id(&bytes).no == id.no && !page::is_zero(&bytes));
     }
 }
 

@@ -121,17 +121,12 @@ impl Inspection {
             }
         };
         let expected = self.check_header(id, &mut report);
-        let len = file.bytes()?;
-        if file.in_place().is_some() && !len.is_multiple_of(page_size as u64) {
-            report.problems.push(format!(
-                "{name}: its length of {len} bytes is no multiple of the page size, {page_size}: it was truncated"
-            ));
-        }
+        let len = file.io_file().len()?;
         let mut buf = AlignedBuf::zeroed(PIECE.max(page_size));
         let mut next = Some(0);
         while let Some(first) = next {
             let piece =
-                page_files::read_piece(&file, (id, first), (self.page_size(), &mut buf[..]))?;
+                page_files::read_piece(&file, (id, first), (self.page_size(), &mut buf[..]));
             for ((no, read), bytes) in piece.pages.into_iter().zip(buf.chunks_exact(page_size)) {
                 if let Err(why) = read.and_then(|()| self.verify(bytes, PageId::new(id, no))) {
                     self.note_damage(&mut report, &expected, u64::from(no), why);
@@ -147,7 +142,7 @@ impl Inspection {
     }
 
     /// What the files on the disk have in common, as far as that is known.
-    fn files_on_disk(&self) -> &PageFiles {
+    pub(super) fn files_on_disk(&self) -> &PageFiles {
         self.on_disk.get_or_init(|| {
             let instance = match (&self.control, &self.db) {
                 (Some(control), _) => control.uuid,
@@ -206,7 +201,7 @@ impl Inspection {
     /// One more than the highest page that a space's file has.
     pub(super) fn page_count(&self, space: u32) -> Result<u32> {
         let end = self.opened(space)?.source.file().end(space);
-        end.map_err(|error| Error::corrupt(space_file_name(space), 0, error))
+        end.map_err(|error| Error::corrupt(space_file_name(space), 0, page_files::why(error)))
     }
 
     /// The file of a space as recovery has left it, rescued if it can't be opened.
@@ -216,7 +211,7 @@ impl Inspection {
         }
         let open = || {
             let (file, wrong) = self.recovered_files().rescue_to_read(&*self.storage, space)?;
-            Ok(Arc::new(Opened { source: Source::Own(file), wrong }))
+            Ok(Arc::new(Opened { source: Source::Own(Box::new(file)), wrong }))
         };
         self.opened.lock().entry(space).or_insert_with(open).clone()
     }
@@ -251,8 +246,10 @@ impl Inspection {
             }
             return Ok(());
         }
-        let read = self.opened(id.space)?.source.file().read(id, bytes);
-        read.map_err(|error| Error::corrupt(space_file_name(id.space), id.no, error))
+        let read = self.opened(id.space)?.source.file().read(id.space, id.no, bytes);
+        let corrupt =
+            |error| Error::corrupt(space_file_name(id.space), id.no, page_files::why(error));
+        read.map(drop).map_err(corrupt)
     }
 
     /// Whether the file is the one that its name says, and how many pages its space has.
@@ -281,23 +278,6 @@ impl Inspection {
             report.problems.push(error.to_string());
         }
         let size_pages = u64::from(header.size_pages);
-        let len = self.storage.open(&report.file).and_then(|file| file.len());
-        if let Ok(len) = len
-            && !page_files::is_packed(id)
-            && len < size_pages * page_size as u64
-        {
-            report.problems.push(
-                Error::format(
-                    &*report.file,
-                    format!(
-                        "the file is cut short: it ends before page {} of {size_pages}: restore the data directory \
-                         from a backup",
-                        len / page_size as u64
-                    ),
-                )
-                .to_string(),
-            );
-        }
         Expected { size_pages }
     }
 }

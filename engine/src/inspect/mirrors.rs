@@ -38,15 +38,18 @@ impl Inspection {
     fn check_mirror(&self, space: u32, name: &str) -> Result<FileReport> {
         let mut report = FileReport { file: name.into(), space, ..FileReport::default() };
         let (page_size, own_name) = (self.page_size(), space_file_name(space));
-        let own_file = self.base.open(&own_name)?;
+        // What is wrong with the file itself is found with its pages.
+        let Ok((own_file, _)) = self.files_on_disk().rescue_to_read(&*self.base, space) else {
+            return Ok(report);
+        };
         let Some(mirror) = mirror::open(&*self.base, page_size, space)? else { return Ok(report) };
         let bytes = page_size.bytes();
         report.bytes = mirror.file().len()?;
         let (mut own, mut copy) = (AlignedBuf::zeroed(bytes), AlignedBuf::zeroed(bytes));
-        for no in 0..(own_file.len()? / bytes as u64) as u32 {
+        for no in 0..own_file.end(space).unwrap_or(0) {
             let Some(offset) = mirror.offset_of(no) else { continue };
             let id = PageId::new(space, no);
-            let read = own_file.read_at(&mut own, page_size.offset_of(no));
+            let read = own_file.read(space, no, &mut own);
             // What is wrong with the page itself is found with its file.
             if read.is_err() || page::verify(&own, id).is_err() || page::is_zero(&own) {
                 continue;

@@ -16,9 +16,8 @@
 //! | `report` | what was found |
 //! | [`salvage`] | what can still be read of a table |
 //!
-//! A page that is broken in its file is no damage if it is whole after the recovery: the
-//! doublewrite file had a copy,
-//! or the log goes on to set all of it. Such pages are counted as healed.
+//! A page that is broken in its file is no damage if it is whole after the recovery: the log goes
+//! on to set all of it, or its second copy is whole. Such pages are counted as healed.
 //!
 //! Where the engine does not open, it is opened at the lowest level of [`ForceRecovery`] that
 //! helps.
@@ -125,7 +124,6 @@ impl Inspection {
         let options = Options {
             page_size: 0,
             redo_capacity_bytes: 0,
-            doublewrite: false,
             buffer_pool_dump_at_shutdown: false,
             buffer_pool_load_at_startup: false,
             scrub_days: 0,

@@ -11,9 +11,8 @@
 //! enough for every change in it, should the checkpoint move while recovery runs.
 //!
 //! # Files
-//! A file that the log creates and that is missing is created; one that is too short for a page, or
-//! for the size that the log gives it, is extended: its growth may have been lost, its content is
-//! in the log.
+//! A file that the log creates and that is missing is created. A page that a file does not have is
+//! one of zeroes: the log has all of it.
 //!
 //! # Damage
 //! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it
@@ -34,7 +33,6 @@ use super::scan::{Scan, undecodable};
 use crate::error::{Error, Result};
 use crate::files::{self, FIRST_TABLE_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::OpError;
-use crate::format::space_header;
 use crate::mirror;
 use crate::options::AcceptLogLoss;
 use crate::page_files::{OpenError, PageFiles};
@@ -49,7 +47,7 @@ const BATCH_BYTES: u64 = 32 << 20;
 const BATCH_PARTS: u64 = 32;
 /// Pages read ahead at a time.
 const PREFETCH_PAGES: usize = 64;
-/// A file that is extended grows at least by this many pages.
+/// Reads ahead go on behind the end of a file by so many pages at least.
 const EXTEND_PAGES: u64 = 64;
 
 /// One change, its operation at `at..at + len` of the batch's bytes.
@@ -212,7 +210,7 @@ impl Batch {
             next += 1;
         }
         if let Some(space) = files.space(space_id)? {
-            files.extend(&space, *pages.last().expect("at least the first"))?;
+            files.extend(&space, *pages.last().expect("at least the first"));
             files.pool.prefetch(&space, &pages, Access::Normal);
         }
         Ok(next)
@@ -227,7 +225,7 @@ impl Batch {
         let changes = &self.changes[changes];
         let id = changes[0].page;
         let Some(space) = files.space(id.space)? else { return Ok(0) };
-        files.extend(&space, id.no)?;
+        files.extend(&space, id.no);
         let op = |change: &Change| &self.bytes[change.at as usize..][..change.len as usize];
         // A page that is set as a whole need not be read, nor be readable, whatever was changed in
         // it before.
@@ -310,11 +308,6 @@ impl Batch {
         if applied > 0 {
             files.pool.mark_dirty(&mut page, start, newest);
         }
-        if id.no == 0 && changes.iter().any(|change| may_set_size(op(change))) {
-            let size_pages = space_header::size_pages(&page);
-            drop(page);
-            files.grow_to(&space, size_pages)?;
-        }
         Ok(applied)
     }
 }
@@ -329,18 +322,6 @@ fn read_page<'p>(
     match pool.exclusive(space, no, Access::Normal) {
         Err(tidepool_pool::Error::Corrupt { .. }) => pool.exclusive(space, no, Access::Normal),
         page => page,
-    }
-}
-
-/// Whether the operation, on a space's header, may change the size that it tells.
-fn may_set_size(op: &[u8]) -> bool {
-    match PageOp::decode(op) {
-        Ok(PageOp::Write { offset, bytes }) => {
-            let at = offset as usize;
-            at < space_header::SIZE_PAGES_AT + 4 && space_header::SIZE_PAGES_AT < at + bytes.len()
-        }
-        Ok(PageOp::Image { .. }) => true,
-        _ => false,
     }
 }
 
@@ -509,32 +490,11 @@ impl Files<'_> {
         Ok(0)
     }
 
-    /// Makes the file as long as its header says, for good: the header may be written and synced
-    /// already, so that nothing else would sync the file again.
-    fn grow_to(&self, space: &Space, size_pages: u32) -> Result<()> {
-        if size_pages > space.page_count() {
-            self.extend(space, size_pages - 1)?;
-            if let Some(file) = space.file().in_place() {
-                file.file().sync_data()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the file long enough for page `no`.
-    fn extend(&self, space: &Space, no: u32) -> Result<()> {
-        if no < space.page_count() {
-            return Ok(());
-        }
-        let pages = u64::from(no) + 1;
-        let pages = pages.next_multiple_of(EXTEND_PAGES).min(u64::from(u32::MAX)) as u32;
-        match space.file().in_place() {
-            Some(_) => Ok(space.grow_to(pages)?),
-            // A page that it does not have is one of zeroes.
-            None => {
-                space.note_page_count(pages);
-                Ok(())
-            }
+    /// Lets reads ahead go as far as page `no`. One that the file does not have is of zeroes.
+    fn extend(&self, space: &Space, no: u32) {
+        if no >= space.page_count() {
+            let pages = (u64::from(no) + 1).next_multiple_of(EXTEND_PAGES);
+            space.note_page_count(pages.min(u64::from(u32::MAX)) as u32);
         }
     }
 }

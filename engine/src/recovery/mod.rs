@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `open_log` ([`crate::env`]) | locks the directory, reads the control file, opens the redo files |
 //! | [`find_end_of_log`] | reads the log once: its end, and the files that it creates and deletes ([`scan`]) |
-//! | [`heal_files`] | restores torn pages and damaged second copies, before anything reads them ([`heal`]) |
+//! | [`heal_files`] | restores damaged pages and second copies, before anything reads them ([`heal`]) |
 //! | `open_pool` ([`crate::env`]) | makes the buffer pool, within the memory that there is |
 //! | [`begin_epoch`] | opens the log for appending, in a new epoch |
 //! | [`apply_log`] | reads the log again, and applies every change that its page has not seen ([`apply`]) |
@@ -51,8 +51,6 @@ pub struct Options<'a> {
     pub force: ForceRecovery,
     /// Whether damage ends the log.
     pub accept_log_loss: AcceptLogLoss,
-    /// Whether pages will be written twice.
-    pub doublewrite: bool,
     /// The memory budget in bytes; 0 = none.
     pub memory_budget_bytes: u64,
     /// The redo log's capacity in bytes.
@@ -103,7 +101,7 @@ pub fn recover(
     open_pool: impl FnOnce(u64) -> Result<Arc<Pool>>,
 ) -> Result<Recovered> {
     let (found, clean) = find_end_of_log(&mut log, options)?;
-    heal_files(&log, clean, options)?;
+    heal_files(options)?;
     let pool = open_pool(memory_bytes(clean, options))?;
     let failure = Arc::new(Failure::default());
     let redo = begin_epoch(log, &found, failure.clone(), options)?;
@@ -130,20 +128,12 @@ fn find_end_of_log(log: &mut Ring, options: &Options<'_>) -> Result<(Scan, bool)
     Ok((found, clean))
 }
 
-/// Restores pages from their second copies, and checks that the files and the log are of one
-/// directory. Nothing has read a page before.
-fn heal_files(log: &Ring, clean: bool, options: &Options<'_>) -> Result<()> {
-    let storage = &**options.storage;
-    if !clean {
-        heal::restore_torn_pages(storage, log.control())?;
-    }
-    if !options.doublewrite && options.may_heal() {
-        heal::remove_doublewrite(storage)?;
-    }
-    if options.may_heal() {
-        heal::reconcile_mirrors(storage, log.control())?;
-    }
-    heal::check_owner(storage, log.control())
+/// Checks that the files and the log are of one directory, and restores what has a second copy.
+/// Nothing has read a page before.
+fn heal_files(options: &Options<'_>) -> Result<()> {
+    let (storage, files) = (&**options.storage, &options.page_files);
+    heal::check_owner(storage, files)?;
+    if options.may_heal() { heal::reconcile_mirrors(storage, files) } else { Ok(()) }
 }
 
 /// Memory that recovery takes beside the pool, in bytes, about.

@@ -19,13 +19,7 @@ const UNSTEADY: u32 = 1;
 const MORE_THAN_A_BATCH: u64 = 33 << 20;
 
 fn options() -> EnvOptions {
-    EnvOptions {
-        page_size: PAGE_SIZE,
-        redo_capacity_bytes: 128 << 20,
-        // Else its recovery would read the page first.
-        doublewrite: false,
-        ..EnvOptions::small()
-    }
+    EnvOptions { page_size: PAGE_SIZE, redo_capacity_bytes: 128 << 20, ..EnvOptions::small() }
 }
 
 /// A disk that reads a page of the table wrongly for some time.

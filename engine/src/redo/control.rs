@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn bytes_are_as_documented() {
         let block = encoded(&control(5));
-        assert_eq!(&block[..16], b"TPCONTRL\x04\0\0\0\x00\x40\0\0");
+        assert_eq!(&block[..16], b"TPCONTRL\x05\0\0\0\x00\x40\0\0");
         assert_eq!(&block[16..32], &[9; 16]);
         assert_eq!(&block[32..48], &[5, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0]);
         assert_eq!(
@@ -278,7 +278,7 @@ mod tests {
         newer[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             Control::choose(&encoded(&control(7)), &newer).unwrap_err().to_string(),
-            "redo/control: format version 9, but this program reads only version 4: use the version \
+            "redo/control: format version 9, but this program reads only version 5: use the version \
              of Tidepool that wrote it"
         );
     }

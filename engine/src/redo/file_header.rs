@@ -127,7 +127,7 @@ mod tests {
     fn bytes_are_as_documented() {
         let mut block = vec![0xaa; BLOCK_SIZE];
         header().encode(&mut block);
-        assert_eq!(&block[..16], b"TPREDO\0\0\x04\0\0\0\x03\0\0\0");
+        assert_eq!(&block[..16], b"TPREDO\0\0\x05\0\0\0\x03\0\0\0");
         assert_eq!(&block[16..32], &[7; 16]);
         assert_eq!(&block[32..48], &[0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0]);
         assert!(block[48..508].iter().all(|&b| b == 0));
@@ -157,12 +157,12 @@ mod tests {
              backup"
         );
         header().encode(&mut block);
-        block[8] = 5;
+        block[8] = 6;
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             FileHeader::decode(&block, "redo/redo.00000003").unwrap_err().to_string(),
-            "redo/redo.00000003: format version 5, but this program reads only version 4: use the \
+            "redo/redo.00000003: format version 6, but this program reads only version 5: use the \
              version of Tidepool that wrote it"
         );
         assert_eq!(

@@ -69,7 +69,7 @@ pub use ring::{REDO_DIR, default_file_size};
 use crate::error::{Error, Result};
 
 /// Version of the redo files and of the control file.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// Redo files are written in blocks of this size, aligned to it.
 pub const BLOCK_SIZE: usize = 4096;

@@ -286,7 +286,7 @@ impl Table {
     /// Size of the table's file, in bytes.
     pub fn file_size_bytes(&self) -> Result<u64> {
         let _inside = self.visit()?;
-        Ok(self.space.file().bytes()?)
+        Ok(self.space.file().usage().file_bytes)
     }
 
     /// Writes the exact counters to the space header, for an opening in this life.

@@ -5,7 +5,7 @@ use super::Table;
 use crate::error::Result;
 use crate::format::entry::Entry;
 use std::ops::Bound;
-use tidepool_pool::PageFile;
+use tidepool_pool::packed::PackedFile;
 
 /// Sizes of a table, from a sample of its pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,19 +30,13 @@ pub struct FileUsage {
 
 impl FileUsage {
     /// What `file` takes.
-    pub(crate) fn of(file: &PageFile) -> Result<FileUsage> {
-        let Some(file) = file.packed() else {
-            // Each page has its place, and nothing else is there.
-            let bytes = file.bytes()?;
-            let usage = FileUsage { file_bytes: bytes, occupied_bytes: bytes, live_bytes: bytes };
-            return Ok(usage);
-        };
+    pub(crate) fn of(file: &PackedFile) -> FileUsage {
         let usage = file.usage();
-        Ok(FileUsage {
+        FileUsage {
             file_bytes: usage.file_bytes,
             occupied_bytes: usage.occupied_bytes,
             live_bytes: usage.live_bytes,
-        })
+        }
     }
 
     /// Bytes of the file in which no image in use lies.
@@ -102,7 +96,7 @@ impl Table {
     /// What the table's file takes on disk now. Reads nothing.
     pub fn file_usage(&self) -> Result<FileUsage> {
         let _inside = self.visit()?;
-        FileUsage::of(self.space.file())
+        Ok(FileUsage::of(self.space.file()))
     }
 
     /// Estimated number of entries of an index between two keys, from the shape of the tree: a few

@@ -545,9 +545,6 @@ impl TrxSystem {
 
 /// Whether the undo space has not got its first pages yet, or has lost them.
 fn is_unmade(env: &Env, space: &Space) -> Result<bool> {
-    if space.file().bytes()? == 0 {
-        return Ok(true);
-    }
     let page = env.pool().shared(space, 0, Access::Normal)?;
     Ok(page_type(&page) == PageType::FREE)
 }

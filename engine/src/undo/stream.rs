@@ -220,7 +220,7 @@ impl Undo {
         }
         let mut allocation = Allocation::holding(&mut mtr, &self.space, &[last])?;
         mtr.apply(before, &write(super::page::NEXT_AT, &0u32.to_le_bytes()));
-        allocation.free(&mut mtr, last);
+        allocation.free_emptied(&mut mtr, &self.space, last);
         mtr.commit();
         Ok(RollPointer { page: prev, offset: header.used as u16 })
     }
@@ -514,7 +514,7 @@ impl Undo {
             let directory = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
             let mut allocation = Allocation::holding(&mut mtr, &self.space, &[no])?;
             mtr.apply(directory, &write(DirectoryEntry::offset(stream), &entry.bytes()));
-            allocation.free(&mut mtr, no);
+            allocation.free_emptied(&mut mtr, &self.space, no);
             mtr.commit();
             head.stored = entry;
         }

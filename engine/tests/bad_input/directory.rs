@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use tidepool::{Db, LockMode, LockWait, ReadRequest, TransactionOptions};
 
 use crate::fixture::{PAGE_SIZE, directory, killed, open_error, options};
+use crate::packed;
 
 #[test]
 fn missing_redo_directory() {
@@ -68,7 +69,7 @@ fn only_a_part_of_the_files() {
 /// As when a data directory has lost all else.
 #[test]
 fn only_files_that_are_made_later() {
-    for name in ["doublewrite.tpd", "hot-list", "scrub"] {
+    for name in ["newest-runs.0", "hot-list", "scrub"] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), b"x").unwrap();
         let error = open_error(dir.path());
@@ -118,33 +119,36 @@ fn volumes_of_their_own_for_the_log_and_the_tables() {
 
 #[test]
 fn empty_undo_file() {
-    // After a clean shutdown the mirror has all that counts.
+    let expected = "undo.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384; \
+                    restore the data directory from a backup, or save what can be read with \
+                    'tidepool salvage'; or start with force_recovery=4 and dump what can still be \
+                    read";
+    for dir in [directory(), killed()] {
+        fs::write(dir.path().join("undo.tpd"), b"").unwrap();
+        assert_eq!(open_error(dir.path()), expected);
+        assert_eq!(open_error(dir.path()), expected, "nothing was made in its place");
+    }
+    // Nothing says that there was more in it.
     let dir = directory();
+    for name in ["newest-runs.0", "newest-runs.1", "undo-mirror.tpd"] {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
     fs::write(dir.path().join("undo.tpd"), b"").unwrap();
-    let db = Db::open(dir.path(), options()).unwrap();
-    db.open_table("a").unwrap();
-    db.close().unwrap();
-    fs::write(dir.path().join("undo.tpd"), b"").unwrap();
-    fs::write(dir.path().join("undo-mirror.tpd"), b"").unwrap();
-    let expected = "undo.tpd: there is no undo log in it, though the data directory is not new: put the file back or restore \
-                    the data directory from a backup; or start with force_recovery=4 and dump what can still be read";
-    assert_eq!(open_error(dir.path()), expected);
-    assert_eq!(open_error(dir.path()), expected, "nothing was made in its place");
-    // With changes of it in the redo log, recovery may see it first.
-    let dir = killed();
-    fs::write(dir.path().join("undo.tpd"), b"").unwrap();
-    fs::write(dir.path().join("undo-mirror.tpd"), b"").unwrap();
-    let error = open_error(dir.path());
-    assert!(error.starts_with("undo.tpd: "), "{error}");
+    assert_eq!(
+        open_error(dir.path()),
+        "undo.tpd: there is no undo log in it, though the data directory is not new: put the file \
+         back or restore the data directory from a backup; or start with force_recovery=4 and dump \
+         what can still be read"
+    );
 }
 
 #[test]
 fn undo_file_with_a_zeroed_first_page() {
     let dir = directory();
-    for name in ["undo.tpd", "undo-mirror.tpd"] {
-        let file = fs::OpenOptions::new().write(true).open(dir.path().join(name)).unwrap();
-        file.write_all_at(&[0; PAGE_SIZE as usize], 0).unwrap();
-    }
+    let zeroes = vec![0; PAGE_SIZE as usize];
+    packed::write_page(&packed::files_in(dir.path()), packed::UNDO, 0, zeroes.clone());
+    let mirror = fs::OpenOptions::new().write(true).open(dir.path().join("undo-mirror.tpd"));
+    mirror.unwrap().write_all_at(&zeroes, 0).unwrap();
     let error = open_error(dir.path());
     assert!(error.starts_with("undo.tpd: there is no undo log in it"), "{error}");
 }
@@ -165,6 +169,13 @@ fn undo_file_of_an_earlier_time() {
     drop(a);
     db.close().unwrap();
     fs::write(&undo, earlier).unwrap();
+    let error = open_error(dir.path());
+    assert!(error.starts_with("undo.tpd: its newest run is "), "{error}");
+    assert!(error.contains("it is an older copy, or has lost its end"), "{error}");
+    // Where nothing says what it had, the rows show it.
+    for name in ["newest-runs.0", "newest-runs.1"] {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
     let db = Db::open(dir.path(), options()).unwrap();
     let a = db.open_table("a").unwrap();
     let mut trx = db.begin(TransactionOptions::default());

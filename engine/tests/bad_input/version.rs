@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use tidepool::{Db, Options};
 
-use crate::fixture::{PAGE_SIZE, directory, only_a_fails, open_error, options};
+use crate::fixture::{directory, only_a_fails, open_error, options};
 use crate::packed;
 
 #[test]
@@ -18,17 +17,6 @@ fn page_size_mismatch() {
     );
     // 0 takes what is there.
     Db::open(dir.path(), Options { page_size: 0, ..options() }).unwrap();
-}
-
-/// Sets the format version of the header page of a file of the engine's own, with a right checksum.
-fn set_format_version(file: &Path, version: u32) {
-    let file = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
-    let mut page = vec![0; PAGE_SIZE as usize];
-    file.read_exact_at(&mut page, 0).unwrap();
-    page[40..44].copy_from_slice(&version.to_le_bytes());
-    let crc = crc32c::crc32c(&page[4..]);
-    page[..4].copy_from_slice(&crc.to_le_bytes());
-    file.write_all_at(&page, 0).unwrap();
 }
 
 #[test]
@@ -46,7 +34,9 @@ fn newer_format_version_of_a_table() {
 #[test]
 fn newer_format_version_of_the_directory() {
     let dir = directory();
-    set_format_version(&dir.path().join("system.tpd"), 9);
+    packed::change_page(&packed::files_in(dir.path()), packed::SYSTEM, 0, |page| {
+        page[40..44].copy_from_slice(&9u32.to_le_bytes());
+    });
     assert_eq!(
         open_error(dir.path()),
         "system.tpd: written in format version 9, this program reads version 3: use the version of Tidepool that wrote it"
@@ -71,6 +61,6 @@ fn newer_format_version_of_the_redo_log() {
     }
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: format version 9, but this program reads only version 4: use the version of Tidepool that wrote it"
+        "redo/control: format version 9, but this program reads only version 5: use the version of Tidepool that wrote it"
     );
 }

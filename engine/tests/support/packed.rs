@@ -1,4 +1,4 @@
-//! Where the pages of a table are in its packed file, for tests that harm them.
+//! Where the pages of a space are in its file, for tests that harm them.
 
 // Each test uses some of it.
 #![allow(dead_code)]
@@ -12,9 +12,17 @@ pub use tidepool_pool::packed::Access;
 use tidepool_pool::packed::{Codec, Image, PackedFile, Settings, Stream};
 use tidepool_pool::page::stamp_checksum;
 
-/// The name of the file of a table's space.
+/// The spaces of the catalog and of undo.
+pub const SYSTEM: u32 = 0;
+pub const UNDO: u32 = 1;
+
+/// The name of the file of a space.
 pub fn file_name(space: u32) -> String {
-    format!("tables/{space:08x}.tpd")
+    match space {
+        SYSTEM => "system.tpd".into(),
+        UNDO => "undo.tpd".into(),
+        _ => format!("tables/{space:08x}.tpd"),
+    }
 }
 
 /// A data directory on real files.

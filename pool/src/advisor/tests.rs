@@ -9,6 +9,7 @@ use crate::space::Space;
 use crate::statement;
 use crate::storage::{SimStorage, Storage};
 use crate::tap::Touch;
+use crate::test_files;
 use crate::trace::{Trace, TraceRequest};
 
 /// Numbers that look random (SplitMix64).
@@ -166,11 +167,10 @@ fn pool(pages: u32) -> (Arc<Pool>, Arc<Space>) {
         page_size: PageSize::new(4096).unwrap(),
         size_bytes: 800 * 4096,
         background: false,
-        doublewrite: false,
         ..PoolConfig::default()
     };
     let pool = Pool::new(config, storage).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, test_files::create(file, 16, pool.page_size())).unwrap();
     for no in 0..pages {
         let mut guard = pool.new_page(&space, no).unwrap();
         pool.mark_dirty(&mut guard, Lsn(u64::from(no) + 1), Lsn(u64::from(no) + 2));

@@ -1,4 +1,4 @@
-//! How pages of packed files are compressed.
+//! How pages are compressed.
 
 use std::sync::atomic::Ordering;
 
@@ -39,7 +39,7 @@ impl PageCompression {
 }
 
 impl Pool {
-    /// How pages of packed files are compressed from now on.
+    /// How pages are compressed from now on.
     pub fn page_compression(&self) -> PageCompression {
         PageCompression::ALL[usize::from(self.compression.load(Ordering::Relaxed))]
     }

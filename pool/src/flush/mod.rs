@@ -7,12 +7,14 @@
 //! | all of a space, all of the pool | closing it | [`Pool::flush_space`], [`Pool::flush_all`] |
 //!
 //! What nobody waits for is written at a [pace](crate::pace). How a batch of pages goes to disk,
-//! and what is done when that fails, is in `batch` and `packed`.
+//! and what is done when that fails, is in `batch`, `packed` and
+//! `mirrors`.
 //!
 //! Locking: the flusher's mutex is held for one batch; under it, page latches are only tried.
 
 mod batch;
 mod compression;
+mod mirrors;
 mod packed;
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Pages of packed files: a batch becomes images, and each file gets those of its pages as one run.
+//! A batch becomes images, and each file gets those of its pages as one run.
 //!
 //! Compressing needs no latch and no file; it comes before any file's writer is held.
 
@@ -7,15 +7,16 @@ use tidepool_store::packed::{self, Image, PackedFile, Prepared, Stream, Threads}
 use super::Cause;
 use super::batch::{Copied, slot_range};
 use crate::error::{Error, Result};
-use crate::page::PageSize;
+use crate::page::{PageId, PageSize};
 use crate::pool::Pool;
 use crate::replacement::Access;
+use crate::space::Space;
 use crate::step::survive;
 use crate::tier::Origin;
 
 impl Pool {
-    /// Writes copies of pages of packed files, sorted by file, and syncs the files. Says of each
-    /// page how that went: the pages of a file share its fate.
+    /// Writes copies of pages, sorted by file, and syncs the files. Says of each page how that
+    /// went: the pages of a file share its fate.
     pub(super) fn write_packed(
         &self,
         page_size: PageSize,
@@ -23,14 +24,11 @@ impl Pool {
         pages: &[Copied],
         cause: Cause,
     ) -> Vec<Result<()>> {
-        if pages.is_empty() {
-            return Vec::new();
-        }
         const WRITE: &str = "a write of packed pages";
         let written = survive(WRITE, || {
             let images: Vec<Image> = pages
                 .iter()
-                .map(|page| self.image_of(page, &buffer[slot_range(page_size, page.slot)]))
+                .map(|page| self.image_of(page.id, &buffer[slot_range(page_size, page.slot)]))
                 .collect();
             let outcomes = self.append(pages, &images);
             self.note_written(pages, &images, &outcomes, cause);
@@ -64,10 +62,20 @@ impl Pool {
         }
     }
 
-    fn image_of(&self, page: &Copied, bytes: &[u8]) -> Image {
+    /// Writes a page, which is latched exclusively and not dirty, to its file, and syncs it.
+    pub(crate) fn write_home(&self, space: &Space, no: u32, bytes: &[u8]) -> Result<()> {
+        if space.file().access() == packed::Access::ReadOnly {
+            return Ok(());
+        }
+        self.forget_image(space, no);
+        let image = self.image_of(PageId::new(space.id(), no), bytes);
+        space.file().write(Stream::Flushed, &[image]).map_err(Error::of_file)
+    }
+
+    fn image_of(&self, page: PageId, bytes: &[u8]) -> Image {
         let mut image = Vec::new();
         let codec = self.page_compression().codec().encode(bytes, &mut image);
-        Image { space: page.id.space, no: page.id.no, codec, bytes: image }
+        Image { space: page.space, no: page.no, codec, bytes: image }
     }
 
     /// Appends the images of the pages to their files.
@@ -101,7 +109,7 @@ impl Pool {
 
 /// A batch for one file. On a full disk, room is made in the file itself.
 fn prepare<'a>(group: &'a [Copied], images: &[Image]) -> Result<Prepared<'a>> {
-    let file = group[0].space.packed().expect("it is one of a packed file");
+    let file = group[0].space.file();
     let prepared = match file.prepare(Stream::Flushed, images) {
         Err(packed::Error::Storage(error)) if error.is_no_space() => {
             make_room(file).map_err(Error::of_file)?;

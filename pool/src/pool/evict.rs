@@ -268,6 +268,7 @@ mod tests {
     use crate::pool::PoolConfig;
     use crate::replacement::Access;
     use crate::storage::{SimStorage, Storage};
+    use crate::test_files;
 
     #[test]
     fn a_pool_that_is_refused_memory_goes_on_with_what_it_has() {
@@ -275,10 +276,10 @@ mod tests {
         for background in [false, true] {
             let storage = SimStorage::new(1);
             let file = storage.create("16.tpd").unwrap();
-            file.set_len(8 * EXTENT).unwrap();
             let config = PoolConfig { size_bytes: 8 * EXTENT, background, ..PoolConfig::default() };
             let pool = Pool::new(config, Arc::new(storage)).unwrap();
-            let space = pool.open_space(16, file).unwrap();
+            let space =
+                pool.open_space(16, test_files::create(file, 16, pool.page_size())).unwrap();
             let read = |pages: std::ops::Range<u32>| {
                 for no in pages {
                     pool.shared(&space, no, Access::Normal).unwrap();

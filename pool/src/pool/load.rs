@@ -128,9 +128,6 @@ impl Pool {
             false => self.pace.query_waited(took),
         }
         count(&self.counters.reads);
-        if space.in_place().is_some() {
-            count(&self.counters.in_place_pages_read);
-        }
         count_time(&self.counters.reads_us, took);
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
@@ -165,7 +162,7 @@ impl Pool {
             "{file}: page {no} is broken, and was read from its copy in {mirror}; check the disk"
         );
         // If that fails, the next read finds the copy again.
-        if let Some(Err(error)) = space.in_place().map(|file| file.write_op(no, &copy).alone()) {
+        if let Err(error) = self.write_home(space, no, &copy) {
             tracing::warn!(%error, "the page could not be written home");
         }
         true

@@ -73,10 +73,7 @@ pub struct PoolConfig {
     pub max_size_bytes: u64,
     /// The replacement policy.
     pub replacement: ReplacementConfig,
-    /// Write pages to the doublewrite file first. Without it, a power cut may leave a page torn
-    /// for good, unless the device writes pages atomically.
-    pub doublewrite: bool,
-    /// How pages of packed files are compressed.
+    /// How pages are compressed.
     pub page_compression: PageCompression,
     /// Whether part of the pool holds compressed images of pages that left their frames.
     pub compressed_tier: CompressedTier,
@@ -103,7 +100,6 @@ impl Default for PoolConfig {
             size_bytes: 128 << 20,
             max_size_bytes: 0,
             replacement: ReplacementConfig::default(),
-            doublewrite: true,
             page_compression: PageCompression::default(),
             compressed_tier: CompressedTier::default(),
             flush_batch_pages: 128,
@@ -194,7 +190,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool over `storage`, which holds the doublewrite file; page files come with
+    /// Makes a pool whose reads and writes `storage` runs; page files come with
     /// [`Pool::open_space`].
     pub fn new(config: PoolConfig, storage: Arc<dyn Storage>) -> Result<Arc<Pool>> {
         config.validate()?;
@@ -225,11 +221,7 @@ impl Pool {
             recorder: Recorder::default(),
             advisor,
             dirty: DirtyQueue::default(),
-            flusher: Mutex::new(Flusher::new(
-                config.page_size,
-                config.flush_batch_pages,
-                config.doublewrite,
-            )),
+            flusher: Mutex::new(Flusher::new(config.page_size, config.flush_batch_pages)),
             storage,
             write_ahead: RwLock::new(None),
             counters: Counters::new(),
@@ -370,10 +362,7 @@ impl Pool {
             write_requests: counters.write_requests.sum(),
             pages_flushed: get(&counters.pages_flushed),
             pages_flushed_lru: get(&counters.pages_flushed_lru),
-            in_place_pages_read: get(&counters.in_place_pages_read),
-            in_place_pages_written: get(&counters.in_place_pages_written),
-            doublewrite_pages: get(&counters.doublewrite_pages),
-            doublewrite_writes: get(&counters.doublewrite_writes),
+            mirror_pages_written: get(&counters.mirror_pages_written),
             pages_evicted: get(&counters.pages_evicted),
             wait_free: get(&counters.wait_free),
             wait_free_us: get(&counters.wait_free_us),

@@ -4,17 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use tidepool_store::packed::PackedFile;
-use tidepool_store::{InPlaceFile, PageFile};
 
 use crate::error::{Error, Result};
 use crate::mirror::Mirror;
 use crate::pool::Pool;
 use crate::space::Space;
-use crate::storage::StorageFile;
 
 impl Pool {
-    /// Makes the pages of `file`, which lie side by side, available as the tablespace `id`.
-    pub fn open_space(&self, id: u32, file: Arc<dyn StorageFile>) -> Result<Arc<Space>> {
+    /// Makes the pages of `file` available as the tablespace `id`.
+    pub fn open_space(&self, id: u32, file: PackedFile) -> Result<Arc<Space>> {
         self.open_mirrored_space(id, file, None)
     }
 
@@ -22,19 +20,9 @@ impl Pool {
     pub fn open_mirrored_space(
         &self,
         id: u32,
-        file: Arc<dyn StorageFile>,
+        file: PackedFile,
         mirror: Option<Mirror>,
     ) -> Result<Arc<Space>> {
-        let file = InPlaceFile::new(file, self.page_size());
-        self.open_space_in(id, PageFile::InPlace(file), mirror)
-    }
-
-    /// Makes the pages of a packed file available as the tablespace `id`.
-    pub fn open_packed_space(&self, id: u32, file: PackedFile) -> Result<Arc<Space>> {
-        self.open_space_in(id, PageFile::Packed(Box::new(file)), None)
-    }
-
-    fn open_space_in(&self, id: u32, file: PageFile, mirror: Option<Mirror>) -> Result<Arc<Space>> {
         let space = Arc::new(Space::new(id, file, mirror, self.frames.accounting())?);
         let mut spaces = self.spaces.write();
         if spaces.contains_key(&id) {
@@ -70,11 +58,7 @@ impl Pool {
             return Err(Error::Space { space: space.id(), state: "is already closed" });
         }
         // Who held the flusher before may have pages in flight; who gets it later sees the mark.
-        let mut flusher = self.flusher.lock();
-        if let Some(doublewrite) = &mut flusher.doublewrite {
-            doublewrite.forget_space(space.id());
-        }
-        drop(flusher);
+        self.flusher.lock().forget_space(space.id());
         self.end_upkeep(space);
         // Pairs with the fence in `load`: either we see the loader's word, or it sees the mark.
         fence(Ordering::SeqCst);

@@ -54,7 +54,7 @@ fn fixture_of(
         ..PoolConfig::default()
     };
     let pool = Pool::new(config, Arc::new(sim.clone())).unwrap();
-    let space = pool.open_packed_space(16, file).unwrap();
+    let space = pool.open_space(16, file).unwrap();
     Fixture { sim, pool, space, lsn: AtomicU64::new(100) }
 }
 
@@ -102,7 +102,7 @@ impl Fixture {
         self.pool.close_space(&self.space, false).unwrap();
         let file = self.sim.open(NAME).unwrap();
         let file = PackedFile::open(file, settings(), packed::Access::ReadWrite, 0).unwrap();
-        self.space = self.pool.open_packed_space(16, file).unwrap();
+        self.space = self.pool.open_space(16, file).unwrap();
     }
 }
 
@@ -314,7 +314,7 @@ fn a_space_that_is_opened_again_has_no_old_images() {
     // Another file in its place, as after a restore of the table.
     it.sim.remove(NAME).unwrap();
     let file = PackedFile::create(it.sim.create(NAME).unwrap(), settings()).unwrap();
-    it.space = it.pool.open_packed_space(16, file).unwrap();
+    it.space = it.pool.open_space(16, file).unwrap();
     for no in 0..pages {
         it.check(no, 0, Access::Normal).unwrap();
     }

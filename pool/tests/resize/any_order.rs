@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tidepool_pool::storage::{AlignedBuf, Fault, FaultKind, StorageOp};
+use tidepool_pool::storage::{Fault, FaultKind, Storage, StorageOp};
 use tidepool_pool::{Access, Haste, Lsn, ResizeState, SharedGuard};
 
 use crate::fixture::{EXTENT, EXTENT_PAGES, SIZE, change_of, simulated};
+use crate::packed;
 
 /// One step of the property test.
 #[derive(Clone, Debug)]
@@ -117,14 +118,10 @@ proptest! {
         prop_assert_eq!(it.pool.stats().pages_dirty, 0);
         // What is on disk is what was last written, too.
         it.pool.close_space(&it.space, false).unwrap();
-        let file = it.space.file().in_place().unwrap().file().clone();
-        let space = it.pool.open_space(17, file).unwrap();
+        let file = packed::open(sim.open("16.tpd").unwrap(), 16, SIZE);
         for (no, change) in changes {
             let mut bytes = vec![0; SIZE];
-            let file = space.file().in_place().unwrap().file();
-            let mut aligned = AlignedBuf::zeroed(SIZE);
-            file.read_at(&mut aligned, no as u64 * SIZE as u64).unwrap();
-            bytes.copy_from_slice(&aligned);
+            file.read(16, no, &mut bytes).unwrap();
             prop_assert_eq!(change_of(&bytes, no), change);
         }
     }

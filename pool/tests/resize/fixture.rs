@@ -10,6 +10,8 @@ use tidepool_pool::{
     ResizeState, Space, page, statement,
 };
 
+use crate::packed;
+
 /// The largest pages: 32 to an extent, so that a few pages are many extents.
 pub const SIZE: usize = 65536;
 pub const EXTENT: u64 = EXTENT_BYTES as u64;
@@ -23,7 +25,6 @@ pub struct Fixture {
 
 pub fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: bool) -> Fixture {
     let file = storage.create("16.tpd").unwrap();
-    file.set_len(pages as u64 * SIZE as u64).unwrap();
     let config = PoolConfig {
         page_size: PageSize::new(SIZE).unwrap(),
         size_bytes: extents * EXTENT,
@@ -35,7 +36,8 @@ pub fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: 
         ..PoolConfig::default()
     };
     let pool = Pool::new(config, storage).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, packed::create(file, 16, SIZE)).unwrap();
+    space.note_page_count(pages);
     Fixture { pool, space, lsn: AtomicU64::new(100) }
 }
 

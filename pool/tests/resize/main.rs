@@ -6,5 +6,7 @@
 mod any_order;
 mod fixture;
 mod outcome;
+#[path = "../packed/mod.rs"]
+mod packed;
 mod queries;
 mod stuck;

@@ -24,6 +24,16 @@ pub enum Error {
         why: String,
     },
 
+    /// The file is not the one that belongs here: it is of another directory, space, page size or
+    /// version.
+    #[error("{file}: {why}")]
+    WrongFile {
+        /// The file.
+        file: String,
+        /// How that shows, and what to do.
+        why: String,
+    },
+
     /// The file as a whole is not what it should be.
     #[error("{file}: {why}")]
     File {

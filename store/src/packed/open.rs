@@ -50,6 +50,16 @@ struct Link {
 impl PackedFile {
     /// Makes an empty packed file of `file`, which is empty. Its name is not durable yet.
     pub fn create(file: Arc<dyn StorageFile>, settings: Settings) -> Result<PackedFile> {
+        PackedFile::create_behind(file, settings, 0)
+    }
+
+    /// The same for a file that is to take the place of another, of which run `known` was durable:
+    /// its runs have greater numbers, so that it does not count as an older copy of that one.
+    pub fn create_behind(
+        file: Arc<dyn StorageFile>,
+        settings: Settings,
+        known: u64,
+    ) -> Result<PackedFile> {
         file.set_len(ROOT_BLOCKS * BLOCK as u64)?;
         let tails = std::array::from_fn(|stream| {
             let next = 2 * stream as u32;
@@ -62,7 +72,7 @@ impl PackedFile {
             segments: 0,
             file: settings.random,
             number: 1,
-            sequence: 0,
+            sequence: known,
             previous: 0,
             top: None,
             tails,
@@ -80,6 +90,16 @@ impl PackedFile {
         Ok(len < roots || len == roots && newest_root(file).is_err())
     }
 
+    /// What a packed file says that it is of, by the newest whole root; `random` is the file's
+    /// number.
+    ///
+    /// # Errors
+    /// [`Error::File`] if it is no packed file, or none of its roots is whole.
+    pub fn settings_of(file: &dyn StorageFile) -> Result<Settings> {
+        let Root { page_size, instance, space, file: random, .. } = newest_root(file)?;
+        Ok(Settings { page_size, instance, space, random })
+    }
+
     /// Opens a packed file, as its newest durable run left it. Writes nothing; for
     /// [`Access::ReadWrite`] it syncs the file first, since a process that was killed may have left
     /// bytes that a power cut can still take.
@@ -89,9 +109,9 @@ impl PackedFile {
     /// found out, and the loss of runs that no later run of the file bears witness to.
     ///
     /// # Errors
-    /// [`Error::File`] if it is no packed file, is of another directory, space, page size or
-    /// version, or has lost a run that was durable. [`Error::Corrupt`] if a part of the map is
-    /// spoilt.
+    /// [`Error::WrongFile`] if it is of another directory, space, page size or version.
+    /// [`Error::File`] if it is no packed file, an older copy, or has lost a run that was durable.
+    /// [`Error::Corrupt`] if a part of the map is spoilt.
     pub fn open(
         file: Arc<dyn StorageFile>,
         settings: Settings,
@@ -425,10 +445,13 @@ fn newest_root(file: &dyn StorageFile) -> Result<Root> {
         }
     }
     match (newest, other) {
-        (_, Some(version)) => Err(damaged(format!(
-            "it has format version {version}, but this program reads only version {VERSION}: use \
-             the version of Tidepool that wrote it"
-        ))),
+        (_, Some(version)) => {
+            let why = format!(
+                "it has format version {version}, but this program reads only version {VERSION}: \
+                 use the version of Tidepool that wrote it"
+            );
+            Err(Error::WrongFile { file: file.name().into(), why })
+        }
         (Some(root), None) => Ok(root),
         (None, None) => Err(damaged(format!("none of its roots is whole; {RESTORE}"))),
     }
@@ -450,7 +473,7 @@ fn check(root: &Root, settings: &Settings, file: &str) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::File { file: file.into(), why })
+    Err(Error::WrongFile { file: file.into(), why })
 }
 
 /// Whether the streams can go on where a root says. Its checksum is right, so a writer was wrong.

@@ -13,6 +13,7 @@ use super::open::RESTORE;
 use super::reserve::{Left, Purpose};
 use super::root::Tail;
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
+use super::write_all::synced;
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
 /// Pages that [`PackedFile::forget_from`] frees with one sync.
@@ -382,11 +383,7 @@ impl PackedFile {
 
     /// Syncs the file. A failure is final.
     pub(super) fn sync(&self, writer: &mut Writer) -> Result<()> {
-        self.file.sync_data().map_err(|error| {
-            let error = Error::from(error);
-            writer.refuses = Some(error.clone());
-            error
-        })
+        synced(&*self.file).inspect_err(|error| writer.refuses = Some(error.clone()))
     }
 }
 

@@ -1,10 +1,13 @@
 //! Batches of several files at once.
 
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use parking_lot::Mutex;
 
 use super::error::{Error, Result};
 use super::write::Prepared;
-use crate::storage::{IoOp, Storage, StorageFile};
+use crate::storage::{IoOp, Storage, StorageError, StorageFile, StorageOp};
 
 /// Syncs that run at once, at most.
 const SYNCS_MAX: usize = 8;
@@ -66,7 +69,7 @@ fn sync_all(files: Vec<Sync<'_>>, threads: Threads) {
         loop {
             let next = queue.lock().next();
             let Some((file, outcome)) = next else { break };
-            *outcome = file.sync_data().map_err(Error::from);
+            *outcome = synced(file);
         }
     };
     std::thread::scope(|scope| {
@@ -81,10 +84,20 @@ fn sync_all(files: Vec<Sync<'_>>, threads: Threads) {
     });
 }
 
+/// Syncs a file. A panic, which a bug is behind, counts as a failure: whether the bytes are durable
+/// is not known, and a second sync might lie.
+pub(super) fn synced(file: &dyn StorageFile) -> Result<()> {
+    let synced = catch_unwind(AssertUnwindSafe(|| file.sync_data())).unwrap_or_else(|_| {
+        let panicked = io::Error::other("it panicked: please report this");
+        Err(StorageError::new(StorageOp::Sync, file.name(), panicked))
+    });
+    Ok(synced?)
+}
+
 impl Error {
     /// Whether a sync failed: the file takes no change any more, and what was written and not
     /// synced before may be lost.
     pub fn is_failed_sync(&self) -> bool {
-        matches!(self, Error::Storage(error) if error.op == crate::storage::StorageOp::Sync)
+        matches!(self, Error::Storage(error) if error.op == StorageOp::Sync)
     }
 }

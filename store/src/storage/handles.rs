@@ -47,7 +47,7 @@ use rustix::io::Errno;
 
 use super::file::{poisoned, retry_interrupted};
 
-/// Fewer than this are of no use: the redo log and the doublewrite file want some too.
+/// Fewer than this are of no use: the redo log wants some too.
 const OPEN_FILES_MIN: usize = 8;
 
 /// How many files that need a sync are synced in search of a place, before one more is opened than

@@ -9,7 +9,7 @@ use tidepool_tests::damage::harm::FileKind;
 use tidepool_tests::damage::{Settings, run};
 
 const USAGE: &str = "damage [--trials N] [--seed S] \
-                     [--only table|system|undo|redo|control|doublewrite|hot-list|other] [-- server options]";
+                     [--only table|system|undo|redo|control|mirror|hot-list|other] [-- server options]";
 
 fn settings() -> Result<Settings, lexopt::Error> {
     let mut settings =

@@ -25,8 +25,8 @@ pub enum FileKind {
     Redo,
     /// `redo/control`
     Control,
-    /// `doublewrite.tpd`
-    Doublewrite,
+    /// `system-mirror.tpd`, `undo-mirror.tpd`
+    Mirror,
     /// `hot-list`
     HotList,
     /// Any other.
@@ -41,7 +41,7 @@ impl FileKind {
         FileKind::Undo,
         FileKind::Redo,
         FileKind::Control,
-        FileKind::Doublewrite,
+        FileKind::Mirror,
         FileKind::HotList,
         FileKind::Other,
     ];
@@ -54,7 +54,7 @@ impl FileKind {
             FileKind::Undo => "undo",
             FileKind::Redo => "redo",
             FileKind::Control => "control",
-            FileKind::Doublewrite => "doublewrite",
+            FileKind::Mirror => "mirror",
             FileKind::HotList => "hot-list",
             FileKind::Other => "other",
         }
@@ -77,7 +77,7 @@ impl FileKind {
             "redo/control" => FileKind::Control,
             "hot-list" => FileKind::HotList,
             _ if path.starts_with("redo/redo.") => FileKind::Redo,
-            _ if path.starts_with("doublewrite") => FileKind::Doublewrite,
+            _ if path.ends_with("-mirror.tpd") => FileKind::Mirror,
             _ if path.starts_with("tables/") => FileKind::Table,
             _ => FileKind::Other,
         }
@@ -90,14 +90,14 @@ impl FileKind {
             FileKind::Redo | FileKind::Undo => 4,
             FileKind::System => 3,
             FileKind::Control => 2,
-            FileKind::Doublewrite | FileKind::HotList => 1,
+            FileKind::Mirror | FileKind::HotList => 1,
             FileKind::Other => 0,
         }
     }
 
-    /// Whether it consists of numbered pages, side by side. A table's file is packed.
+    /// Whether it consists of pages side by side. Other files of pages are packed.
     pub fn has_pages(self) -> bool {
-        matches!(self, FileKind::System | FileKind::Undo)
+        self == FileKind::Mirror
     }
 }
 

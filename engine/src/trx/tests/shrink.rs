@@ -1,8 +1,9 @@
 //! The undo space gives back what a long history has left free.
 
-use tidepool_pool::storage::Storage;
-
 use super::*;
+use crate::files::UNDO_SPACE;
+use crate::format::space_header;
+use crate::test_storage::end_of;
 
 /// Runs transactions that write side by side, so that their logs lie between each other's, and ends
 /// them all, some by a rollback.
@@ -25,8 +26,14 @@ fn write_much(engine: &Engine) {
     }
 }
 
-fn undo_pages(storage: &SimStorage) -> u64 {
-    storage.open("undo.tpd").unwrap().len().unwrap() / 4096
+/// Pages of the undo space.
+fn undo_size(engine: &Engine) -> u32 {
+    space_header::read(engine.env.pool(), engine.system.undo.space()).unwrap().size_pages
+}
+
+/// Pages of the undo space in its file; none is written behind them.
+fn undo_end(storage: &SimStorage) -> u32 {
+    end_of(storage, UNDO_SPACE)
 }
 
 fn close(engine: &Engine) -> Result<()> {
@@ -44,16 +51,16 @@ fn a_purged_history_leaves_a_short_file() {
     engine.trees[0].update(&mut prepared, &[0, 0, 0, 0, 0], b"prepared").unwrap();
     prepared.prepare(b"x").unwrap();
     prepared.detach();
-    let long = undo_pages(&storage);
+    let long = undo_size(&engine);
     assert!(long > 150, "{long}");
-    // A history keeps its pages; what the file has grown in advance goes.
-    assert!(u64::from(engine.system.undo.shrink(1).unwrap()) < long / 4);
+    // A history keeps its pages; what the space has grown in advance goes.
+    assert!(engine.system.undo.shrink(1).unwrap() < long / 4);
     engine.settle().unwrap();
     close(&engine).unwrap();
     engine.check_undo_file();
     let storage = storage.kill();
     // The prepared transaction is somewhere in the middle; all others' pages are before it.
-    let middle = undo_pages(&storage);
+    let middle = undo_end(&storage);
     assert!(middle < long, "{middle} of {long} pages");
 
     let engine = Engine::open(&storage, &options()).unwrap();
@@ -65,13 +72,13 @@ fn a_purged_history_leaves_a_short_file() {
     close(&engine).unwrap();
     engine.check_undo_file();
     let storage = storage.kill();
-    let short = undo_pages(&storage);
+    let short = undo_end(&storage);
     assert!(short < 20, "{short} pages");
 
     // It grows as ever.
     let engine = Engine::open(&storage, &options()).unwrap();
     write_much(&engine);
-    assert!(undo_pages(&storage) > 150);
+    assert!(undo_size(&engine) > 150);
     engine.env.redo().flush().unwrap();
     let engine = Engine::open(&storage.crash(), &options()).unwrap();
     engine.settle().unwrap();
@@ -85,10 +92,10 @@ fn little_is_not_given_back() {
     let engine = Engine::create(&storage, &options());
     write_much(&engine);
     engine.settle().unwrap();
-    let long = undo_pages(&storage);
-    assert_eq!(engine.system.undo.shrink(long as u32).unwrap(), 0);
+    let long = undo_size(&engine);
+    assert_eq!(engine.system.undo.shrink(long).unwrap(), 0);
+    assert_eq!(undo_size(&engine), long);
     engine.env.close().unwrap();
-    assert_eq!(undo_pages(&storage), long);
 }
 
 /// Every operation on the disk that a close takes, cut off once; then a life with a crash of its
@@ -114,7 +121,7 @@ fn a_close_cut_off_anywhere_leaves_a_sound_undo_space() {
     close(&engine).unwrap();
     let operations = storage.operation_count() - before;
     drop(engine);
-    assert!(operations > 30 && undo_pages(&storage.crash()) < 20, "{operations}");
+    assert!(operations > 30 && undo_end(&storage.crash()) < 20, "{operations}");
     // Each of the last: they are the checkpoints and the cut.
     for cut in (0..operations).filter(|cut| cut % 4 == 0 || cut + 12 > operations) {
         let (storage, engine) = settled();
@@ -150,7 +157,7 @@ fn a_recovery_by_the_older_checkpoint_misses_no_page() {
     drop(engine);
     for slot in 0..2 {
         let storage = storage.kill();
-        assert!(undo_pages(&storage) < 20);
+        assert!(undo_end(&storage) < 20);
         storage.corrupt("redo/control", slot * 4096 + 100, 0xff);
         let engine = Engine::open(&storage, &options()).unwrap();
         assert_eq!(engine.contents(0).unwrap(), rows);

@@ -9,7 +9,7 @@ use crate::replacement::Access;
 use crate::resize::ResizeState;
 use crate::space::Space;
 use crate::storage::{SimStorage, Storage};
-use crate::{Lsn, statement};
+use crate::{Lsn, statement, test_files};
 
 const SIZE: usize = 65536;
 const EXTENT: u64 = EXTENT_BYTES as u64;
@@ -21,7 +21,6 @@ const PAGES: u32 = (EXTENTS * EXTENT / SIZE as u64) as u32 - 8;
 fn full_pool() -> (Arc<Pool>, Arc<Space>) {
     let storage = SimStorage::new(5);
     let file = storage.create("16.tpd").unwrap();
-    file.set_len(EXTENTS * EXTENT).unwrap();
     let config = PoolConfig {
         page_size: PageSize::new(SIZE).unwrap(),
         size_bytes: EXTENTS * EXTENT,
@@ -30,7 +29,7 @@ fn full_pool() -> (Arc<Pool>, Arc<Space>) {
         ..PoolConfig::default()
     };
     let pool = Pool::new(config, Arc::new(storage)).unwrap();
-    let space = pool.open_space(16, file).unwrap();
+    let space = pool.open_space(16, test_files::create(file, 16, pool.page_size())).unwrap();
     for no in 0..PAGES {
         change(&pool, &space, no, u64::from(no));
     }

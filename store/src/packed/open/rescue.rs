@@ -97,8 +97,8 @@ impl PackedFile {
     /// page may come back that was free by then, if only a lost root said so.
     ///
     /// # Errors
-    /// [`Error::File`] if it is of another directory, space, page size or version, or
-    /// if no run of it is left.
+    /// [`Error::WrongFile`] if it is of another directory, space, page size or version;
+    /// [`Error::File`] if no run of it is left.
     pub fn rescue(
         file: Arc<dyn StorageFile>,
         settings: Settings,

@@ -138,7 +138,7 @@ fn life_with_lies(seed: u64) -> bool {
     for version in 1..40 + random.below(60) as u32 {
         match step(&packed, &mut model, &mut random, version) {
             Ok(()) => {}
-            Err(Error::Corrupt { .. } | Error::File { .. }) => break,
+            Err(Error::Corrupt { .. } | Error::File { .. } | Error::WrongFile { .. }) => break,
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
