@@ -335,18 +335,29 @@ impl Env {
     /// Makes the file of space `id`, empty, and the redo record that recovery makes it by.
     pub fn create_space(&self, id: u32) -> Result<Arc<Space>> {
         self.check_writable()?;
+        let space = self.create_file(id)?;
+        if let Err(error) = self.log_file_change(LogRecord::SpaceCreate(id)) {
+            let _opening = self.opening.lock();
+            // Best effort; the record, if it got that far, makes an empty file at worst.
+            let _ = self.pool.close_space(&space, true);
+            let _ = self.storage.remove(&space_file_name(id));
+            return Err(error);
+        }
+        Ok(space)
+    }
+
+    /// Makes the file of space `id`, and opens the space in the pool. From the moment that the file
+    /// has its name until it is open, no other thread opens it: a backup opens what files it finds.
+    fn create_file(&self, id: u32) -> Result<Arc<Space>> {
+        let _opening = self.opening.lock();
         let name = space_file_name(id);
         let file = self.storage.create(&name)?;
         let made = || -> Result<Arc<Space>> {
             let file = self.page_files.make(id, file)?;
             self.storage.sync_dir(dir_of(&name))?;
-            self.log_file_change(LogRecord::SpaceCreate(id))?;
             Ok(self.pool.open_space(id, file)?)
         };
-        made().inspect_err(|_| {
-            // Best effort; the record, if it got that far, makes an empty file at worst.
-            let _ = self.storage.remove(&name);
-        })
+        made().inspect_err(|_| _ = self.storage.remove(&name))
     }
 
     /// Removes the file of a space. Nobody may use the space any more. Once this has begun, the

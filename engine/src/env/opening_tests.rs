@@ -74,3 +74,40 @@ fn nothing_is_written_after_an_opening_has_failed() {
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(watched.hooks.late.load(Ordering::SeqCst), 0);
 }
+
+/// A disk that takes a while for each write and thereby lets other threads in.
+struct SlowWrites;
+
+impl Hooks for SlowWrites {
+    fn write(
+        &self,
+        file: &dyn tidepool_pool::storage::StorageFile,
+        bytes: &[u8],
+        offset: u64,
+    ) -> tidepool_pool::storage::Result<()> {
+        std::thread::sleep(Duration::from_millis(2));
+        file.write_at(bytes, offset)
+    }
+}
+
+/// As a backup does, which opens the files that it finds.
+#[test]
+fn a_space_that_is_being_made_is_opened_once() {
+    let disk = SimStorage::new(1);
+    let env = Env::open(Hooked::new(disk, SlowWrites), &options()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for id in FIRST_TABLE_SPACE..FIRST_TABLE_SPACE + 20 {
+            let (env, stop) = (&env, &stop);
+            let looked = scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) && env.space(id).is_err() {
+                    std::thread::yield_now();
+                }
+            });
+            let made = env.create_space(id);
+            stop.store(made.is_err(), Ordering::Relaxed);
+            made.unwrap();
+            looked.join().unwrap();
+        }
+    });
+}

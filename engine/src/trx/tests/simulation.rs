@@ -982,8 +982,8 @@ fn run(seed: u64, seen: &mut Seen) {
 #[test]
 fn any_history_with_crashes_matches_the_model() {
     let mut seen = Seen::new();
-    let seeds = seeds(40);
-    let enough = seeds.end - seeds.start >= 40;
+    let seeds = seeds(80);
+    let enough = seeds.end - seeds.start >= 80;
     for seed in seeds {
         run(seed, &mut seen);
     }
