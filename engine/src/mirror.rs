@@ -315,11 +315,8 @@ impl Pair {
         while no < pages.max(1) {
             let id = PageId::new(self.space, no);
             if let Some(offset) = self.mirror.offset_of(no) {
-                let is_read = match self.home.read(self.space, no, &mut own) {
-                    Ok(_) => true,
-                    // A later read of the page gives the error, if the mirror does not help.
-                    Err(_) => false,
-                };
+                // A later read of the page gives the error, if the mirror does not help.
+                let is_read = self.home.read(self.space, no, &mut own).is_ok();
                 let has_copy = pieces.read(offset, &mut copy);
                 if is_read && has_copy && own[..] == copy[..] && no > 0 {
                     no += 1;

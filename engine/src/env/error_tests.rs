@@ -619,7 +619,8 @@ fn a_lost_write_of_an_own_file_is_found_out() {
 #[test]
 fn a_system_file_that_cannot_be_opened_is_made_anew_of_its_mirror() {
     const BLOCK: u64 = 4096;
-    let harm: [(&str, fn(&SimStorage)); 4] = [
+    type Harm = fn(&SimStorage);
+    let harm: [(&str, Harm); 4] = [
         ("removed", |disk| disk.remove("system.tpd").unwrap()),
         ("empty", |disk| disk.open("system.tpd").unwrap().set_len(0).unwrap()),
         ("without roots", |disk| {

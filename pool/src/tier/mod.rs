@@ -58,7 +58,7 @@ use crate::stats::{count, count_time};
 const SHARDS: usize = 16;
 /// Of what the shares of the tier are counted in.
 pub const SHARE_ONE: u32 = 1000;
-/// Pages of a smaller pool than this stay as they are: 16 MiB of pages of 16 KiB.
+/// A smaller pool than this gets no tier by itself: 16 MiB of pages of 16 KiB.
 const POOL_FRAMES_MIN: u32 = 1024;
 /// Frames released in one slice.
 const RELEASE_SLICE: usize = 64;
@@ -150,6 +150,12 @@ thread_local! {
     static IMAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// How many of the tier's frames a shard may have.
+fn frames_of_shard(number: u32, frames_max: u32) -> usize {
+    let (each, over) = (frames_max / SHARDS as u32, frames_max % SHARDS as u32);
+    (each + u32::from(number < over)) as usize
+}
+
 impl Tier {
     pub(crate) fn new(setting: CompressedTier) -> Tier {
         Tier {
@@ -186,10 +192,7 @@ impl Tier {
 
     /// How many frames of a pool of `limit` may hold images.
     fn frames_max(&self, limit: u32) -> u32 {
-        match limit < POOL_FRAMES_MIN {
-            true => 0,
-            false => (u64::from(limit) * u64::from(self.share()) / u64::from(SHARE_ONE)) as u32,
-        }
+        (u64::from(limit) * u64::from(self.share()) / u64::from(SHARE_ONE)) as u32
     }
 
     /// Bytes of an image of late, as a share of a page of `page_bytes`; `None` before any was seen.
@@ -338,7 +341,7 @@ impl Pool {
             Origin::Read | Origin::Written => RESIDENT,
             Origin::Evicted => REFERENCED,
         };
-        let of_shard = frames_max.div_ceil(SHARDS as u32) as usize;
+        let of_shard = frames_of_shard(shard.number(), frames_max);
         let may_grow = shard.frames() < of_shard && self.frames().available() > self.reserve() / 2;
         let grow = || {
             let frame = may_grow.then(|| self.frames().take()).flatten()?;
@@ -381,10 +384,10 @@ impl Pool {
     pub(crate) fn release_tier_slice(&self) -> bool {
         let tier = &self.tier;
         let frames_max = tier.frames_max(self.frames().limit());
-        let of_shard = frames_max.div_ceil(SHARDS as u32) as usize;
         let mut left = RELEASE_SLICE;
         for shard in &tier.shards {
             let mut shard = shard.lock();
+            let of_shard = frames_of_shard(shard.number(), frames_max);
             while shard.frames() > of_shard {
                 if left == 0 {
                     return true;

@@ -118,6 +118,10 @@ impl Shard {
         }
     }
 
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// How many frames it has.
     pub(super) fn frames(&self) -> usize {
         self.frames.len()

@@ -431,10 +431,12 @@ fn threads_see_what_was_last_written() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    it.pool.check_tier();
     assert!(it.pool.tier_stats().hits > 0);
     it.pool.flush_all().unwrap();
     for no in 0..pages {
         it.check(no, changes[no as usize].load(Ordering::Relaxed), Access::Normal).unwrap();
     }
+    // The books are right when no thread of the pool works any more.
+    it.pool.shutdown();
+    it.pool.check_tier();
 }

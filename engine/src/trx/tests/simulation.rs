@@ -733,7 +733,11 @@ impl Sim<'_> {
                 Ok(())
             }
             80..83 => env.checkpoint_all().map(|_| ()),
-            83..90 => env.redo().flush().map(|()| {
+            83..84 => {
+                env.pool().set_tier_share(self.rng.random_range(0..400));
+                Ok(())
+            }
+            84..90 => env.redo().flush().map(|()| {
                 let all = self.model.commits.iter().map(|(lsn, _)| *lsn).max();
                 self.model.acknowledged = self.model.acknowledged.max(all.unwrap_or_default());
             }),
@@ -943,6 +947,10 @@ fn run(seed: u64, seen: &mut Seen) {
             seen: &mut *seen,
             paced: None,
         };
+        // Half of the lives have compressed pages from the start.
+        if sim.rng.random_bool(0.5) {
+            engine.env.pool().set_tier_share(sim.rng.random_range(100..500));
+        }
         let steps = sim.rng.random_range(1..600);
         let mut flow = sim.keep_pace().and_then(|()| (0..steps).try_for_each(|_| sim.step()));
         if flow.is_ok() && (last || sim.rng.random_bool(0.4)) {
@@ -951,6 +959,8 @@ fn run(seed: u64, seen: &mut Seen) {
         let status = engine.system.status();
         *sim.seen.entry("purged entry").or_default() += status.purged_entries;
         *sim.seen.entry("settled entry").or_default() += status.settled_entries;
+        let tier = engine.env.pool().tier_stats();
+        *sim.seen.entry("compressed page found").or_default() += tier.hits;
         // What runs is cut off by the crash, not rolled back by a drop.
         let running = std::mem::take(&mut sim.running);
         storage.clear_faults();
@@ -1010,6 +1020,7 @@ fn any_history_with_crashes_matches_the_model() {
         "purged entry",
         "settled entry",
         "undo page given back",
+        "compressed page found",
     ] {
         assert!(
             !enough || seen.get(what).is_some_and(|times| *times > 0),
