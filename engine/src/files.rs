@@ -20,6 +20,8 @@ pub const FIRST_TABLE_SPACE: u32 = 16;
 
 /// File of the system tablespace.
 pub(crate) const SYSTEM_FILE: &str = "system.tpd";
+/// A `system.tpd` that is made anew, until it is durable.
+pub(crate) const SUCCESSOR_FILE: &str = "system.tpd.new";
 /// File of the undo tablespace.
 pub(crate) const UNDO_FILE: &str = "undo.tpd";
 /// Whoever has the directory open holds this file locked.

@@ -3,6 +3,8 @@
 //! All are packed ([`tidepool_pool::packed`]). Pages of `system.tpd` and `undo.tpd` have second
 //! copies in mirrors ([`crate::mirror`]).
 
+mod of_mirror;
+
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
@@ -53,7 +55,7 @@ impl PageFiles {
     }
 
     /// Makes a file that is to take the place of the space's own. Durable, except for its name.
-    pub fn make_successor(
+    fn make_successor(
         &self,
         space: u32,
         file: Arc<dyn StorageFile>,
@@ -131,7 +133,7 @@ impl PageFiles {
             return Ok(None);
         };
         let file = SimStorage::new(0).create(&space_file_name(SYSTEM_SPACE))?;
-        mirror::restore(&mirror, self, file).map_err(file_error)
+        self.restore_system(&mirror, file).map_err(file_error)
     }
 
     /// Opens a packed file. One that nothing was written to yet is made anew: a crash came before

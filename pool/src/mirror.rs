@@ -13,7 +13,7 @@
 //! A page that is not dirty is the same in both files. While it is dirty, or after a crash, each
 //! copy is at least as new as the checkpoint, so redo makes the same page of either. Who opens a
 //! space makes that true of files that somebody may have replaced meanwhile (the engine's
-//! `recovery::mirror`).
+//! `recovery::mirrors`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,12 +9,11 @@ use tidepool_pool::{PageId, PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    LOCK_FILE, NEWEST_RUNS_FILES, SCRUB_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE,
-    UNFINISHED_MARK, mirror_file_name, space_file_name,
+    LOCK_FILE, NEWEST_RUNS_FILES, SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE,
+    TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
-use crate::mirror::SUCCESSOR_FILE;
 use crate::options::ForceRecovery;
 use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::{CONTROL_FILE, Control};

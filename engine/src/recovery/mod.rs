@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `open_log` ([`crate::env`]) | locks the directory, reads the control file, opens the redo files |
 //! | [`find_end_of_log`] | reads the log once: its end, and the files that it creates and deletes ([`scan`]) |
-//! | [`heal_files`] | restores damaged pages and second copies, before anything reads them ([`heal`]) |
+//! | [`heal_files`] | restores damaged pages and second copies, before anything reads them ([`mirrors`]) |
 //! | `open_pool` ([`crate::env`]) | makes the buffer pool, within the memory that there is |
 //! | [`begin_epoch`] | opens the log for appending, in a new epoch |
 //! | [`apply_log`] | reads the log again, and applies every change that its page has not seen ([`apply`]) |
@@ -21,7 +21,8 @@
 //! their undo records.
 
 pub mod apply;
-mod heal;
+mod mirrors;
+mod owner;
 pub mod scan;
 #[cfg(test)]
 mod tests;
@@ -132,8 +133,8 @@ fn find_end_of_log(log: &mut Ring, options: &Options<'_>) -> Result<(Scan, bool)
 /// Nothing has read a page before.
 fn heal_files(options: &Options<'_>) -> Result<()> {
     let (storage, files) = (&**options.storage, &options.page_files);
-    heal::check_owner(storage, files)?;
-    if options.may_heal() { heal::reconcile_mirrors(storage, files) } else { Ok(()) }
+    owner::check_owner(storage, files)?;
+    if options.may_heal() { mirrors::reconcile(storage, files) } else { Ok(()) }
 }
 
 /// Memory that recovery takes beside the pool, in bytes, about.

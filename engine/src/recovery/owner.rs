@@ -1,18 +1,12 @@
-//! What is restored, and what is checked, before recovery reads a page.
+//! Which data directory the files belong to, checked before recovery reads a page.
 
 use tidepool_pool::packed::{self, PackedFile};
 use tidepool_pool::storage::Storage;
 
 use crate::error::{Error, Result};
 use crate::files::{SYSTEM_SPACE, space_file_name};
-use crate::mirror;
 use crate::page_files::{PageFiles, file_error};
 use crate::redo::{self, format_uuid};
-
-/// Compares the pages that have a second copy with it, and restores the damaged ones of both.
-pub(super) fn reconcile_mirrors(storage: &dyn Storage, files: &PageFiles) -> Result<()> {
-    mirror::reconcile(storage, files)
-}
 
 /// The system tablespace must be of the same data directory as the redo log.
 pub(super) fn check_owner(storage: &dyn Storage, files: &PageFiles) -> Result<()> {
