@@ -78,6 +78,19 @@ impl Engine {
         }
     }
 
+    /// The same, with the format of data directories, which may change within a version of the
+    /// server.
+    ///
+    /// # Errors
+    /// As [`Engine::version`].
+    pub fn data_version(self, environment: &Environment) -> Result<String> {
+        let version = self.version(environment)?;
+        Ok(match self {
+            Engine::Tidepool => format!("{version}-format{}", tidepool::redo::FORMAT_VERSION),
+            _ => version,
+        })
+    }
+
     /// The program it is in.
     pub fn program(self) -> Program {
         match self {

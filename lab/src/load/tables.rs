@@ -2,7 +2,7 @@
 //! the data directories for the next run.
 //!
 //! ```text
-//! <work>/data/<engine>-<version>-<name>-<hash of what is in it>/     a data directory, stopped in order
+//! <work>/data/<engine>-<version and format>-<name>-<hash of what is in it>/     a data directory, stopped in order
 //! ```
 //!
 //! Experiments that only read leave a directory as it is; those that write replace rows by rows of
@@ -99,7 +99,7 @@ impl DataSet {
         if self.warehouses > 0 {
             content += &format!("warehouses:{}", self.warehouses);
         }
-        let version = engine.version(environment)?;
+        let version = engine.data_version(environment)?;
         let hash = fnv64(content.as_bytes()) & 0xffff_ffff;
         let name = format!("{}-{version}-{}-{hash:08x}", engine.key(), self.name);
         Ok(environment.work_dir.join("data").join(name))
