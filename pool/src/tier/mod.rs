@@ -232,6 +232,8 @@ impl Pool {
 
     /// Changes it. Turned off, the tier's frames are given back at once.
     pub fn set_compressed_tier(&self, setting: CompressedTier) {
+        // No decision is under way that would give the tier a share afterwards.
+        let _splitter = self.tier.splitter.lock();
         self.tier.setting.store(setting as u8, Ordering::Relaxed);
         if setting == CompressedTier::Off {
             self.set_tier_share(0);

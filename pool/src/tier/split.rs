@@ -268,13 +268,13 @@ impl Pool {
     /// Looks whether the tier should have another share of the pool, and gives it that. Called by
     /// the advisor's thread.
     pub(crate) fn split(&self) {
-        if self.compressed_tier() == super::CompressedTier::Off || !self.background.runs() {
+        if !self.background.runs() {
             return;
         }
         let now = Instant::now();
         let mut splitter = self.tier.splitter.lock();
         let splitter = &mut *splitter;
-        if !splitter.is_due(now) {
+        if self.compressed_tier() == super::CompressedTier::Off || !splitter.is_due(now) {
             return;
         }
         let (stats, tier) = (self.stats(), self.tier_stats());
