@@ -29,7 +29,7 @@ impl PageCompression {
         [PageCompression::Auto, PageCompression::Off, PageCompression::Lz4, PageCompression::Zstd];
 
     /// The codec that is tried for a page.
-    pub(crate) fn codec(self) -> Codec {
+    pub(super) fn codec(self) -> Codec {
         match self {
             PageCompression::Off => Codec::Raw,
             PageCompression::Lz4 => Codec::Lz4,

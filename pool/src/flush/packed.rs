@@ -72,7 +72,8 @@ impl Pool {
         space.file().write(Stream::Flushed, &[image]).map_err(Error::of_file)
     }
 
-    fn image_of(&self, page: PageId, bytes: &[u8]) -> Image {
+    /// The image of a page, as files are written now.
+    pub(crate) fn image_of(&self, page: PageId, bytes: &[u8]) -> Image {
         let mut image = Vec::new();
         let codec = self.page_compression().codec().encode(bytes, &mut image);
         Image { space: page.space, no: page.no, codec, bytes: image }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::page::PageId;
 use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::stats::{count, count_time};
@@ -81,7 +82,7 @@ impl Pool {
             count(&self.counters.read_ahead_evicted);
         }
         if let Some(space) = spaces.get(&id.space) {
-            self.leave_for_tier(space.tier_key(id.no), frame, images);
+            self.leave_for_tier(id, space.tier_key(id.no), frame, images);
         }
         self.replacement.remove(frame);
         let is_awaited = word.load().has_waiters();
@@ -95,7 +96,7 @@ impl Pool {
 
     /// Has the compressed tier know that a clean page leaves its frame, and hold its image if the
     /// page is worth that. The caller has the page latched exclusively.
-    fn leave_for_tier(&self, key: Key, frame: u32, images: Images) {
+    fn leave_for_tier(&self, id: PageId, key: Key, frame: u32, images: Images) {
         if self.note_evicted(key) || images == Images::Leave {
             return;
         }
@@ -106,9 +107,8 @@ impl Pool {
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
         // SAFETY: the page in the frame is latched exclusively, by the caller.
         let bytes = unsafe { self.frames.bytes(frame) };
-        let mut image = Vec::new();
-        let codec = self.page_compression().codec().encode(bytes, &mut image);
-        self.keep_image(key, codec, &image, Origin::Evicted);
+        let image = self.image_of(id, bytes);
+        self.keep_image(key, image.codec, &image.bytes, Origin::Evicted);
     }
 
     /// A frame without a page, in transit. May wait; see the head of this module.

@@ -117,18 +117,15 @@ impl Pool {
             self.abandon(word, frame);
             return Err(error);
         }
-        if is_in_tier {
-            count(&self.counters.pages_data);
-            self.replacement.insert(frame, PageId::new(space.id(), no), hint);
-            return Ok(Load::Done(frame));
+        if !is_in_tier {
+            let took = began.elapsed();
+            match hint.is_for_scan() {
+                true => self.pace.scan_read(took),
+                false => self.pace.query_waited(took),
+            }
+            count(&self.counters.reads);
+            count_time(&self.counters.reads_us, took);
         }
-        let took = began.elapsed();
-        match hint.is_for_scan() {
-            true => self.pace.scan_read(took),
-            false => self.pace.query_waited(took),
-        }
-        count(&self.counters.reads);
-        count_time(&self.counters.reads_us, took);
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
         Ok(Load::Done(frame))

@@ -146,7 +146,7 @@ pub(crate) struct Tier {
 }
 
 thread_local! {
-    /// An image on its way out of the tier, or into it.
+    /// An image on its way out of the tier.
     static IMAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

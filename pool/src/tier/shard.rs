@@ -287,7 +287,7 @@ impl Shard {
     fn sweep(&mut self, frames: &Frames, need: usize, except: u32) -> Option<u32> {
         // In the first round marks are taken away, in the second what has none goes.
         for _ in 0..self.frames.len() * 2 {
-            self.hand = if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 };
+            self.hand = self.next_hand();
             let frame = self.frames[self.hand];
             let mut swept = std::mem::take(&mut self.swept);
             swept.clear();
@@ -371,12 +371,14 @@ impl Shard {
         frames.give(frame);
     }
 
-    /// Releases the frame that the hand comes to next. False: the shard has none.
-    pub(super) fn release_next(&mut self, frames: &Frames) -> bool {
-        let next = if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 };
-        let Some(&frame) = self.frames.get(next) else { return false };
-        self.release(frames, frame);
-        true
+    /// Where the hand comes next.
+    fn next_hand(&self) -> usize {
+        if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 }
+    }
+
+    /// Releases the frame that the hand comes to next. The shard has one.
+    pub(super) fn release_next(&mut self, frames: &Frames) {
+        self.release(frames, self.frames[self.next_hand()]);
     }
 
     /// Gives the index's memory back, as far as it needs less.

@@ -86,8 +86,6 @@ pub struct TierDecision {
     pub to_bytes: u64,
     /// Why, in a sentence with the figures.
     pub reason: String,
-    /// Predicted for the time after: the share of requests that read a page from its file.
-    pub predicted_miss_ratio: f64,
 }
 
 /// What the cost of a share is computed from.
@@ -185,6 +183,11 @@ struct Timed {
     mean_us: Option<f64>,
 }
 
+/// What was measured now counts three tenths, all before it the rest.
+fn smoothed(before: f64, now: f64) -> f64 {
+    before + (now - before) * 0.3
+}
+
 impl Timed {
     fn note_sample(&mut self, sample: &CpuSample) {
         self.note(sample.count.load(Ordering::Relaxed), sample.us.load(Ordering::Relaxed));
@@ -198,7 +201,7 @@ impl Timed {
         }
         let mean = (us - self.us) as f64 / events as f64;
         (self.count, self.us) = (count, us);
-        self.mean_us = Some(self.mean_us.map_or(mean, |before| before + (mean - before) * 0.3));
+        self.mean_us = Some(self.mean_us.map_or(mean, |before| smoothed(before, mean)));
     }
 }
 
@@ -310,10 +313,9 @@ impl Pool {
                 frame_us: splitter.frames.mean_us.unwrap_or(FRAME_US) + CACHES_US,
             };
             let to = model.next_share(from, requests);
-            (to != from)
-                .then(|| (to, reason(&model, from, to, requests), model.hits_and_misses(to).1))
+            (to != from).then(|| (to, reason(&model, from, to, requests)))
         });
-        let Some((to, reason, predicted_miss_ratio)) = to else { return };
+        let Some((to, reason)) = to else { return };
         splitter.moved_at = Some(now);
         let bytes = |share: u32| {
             stats.page_size_bytes * u64::from(limit) * u64::from(share) / u64::from(SHARE_ONE)
@@ -327,7 +329,6 @@ impl Pool {
             from_bytes: bytes(from),
             to_bytes: bytes(to),
             reason,
-            predicted_miss_ratio,
         });
         self.set_tier_share(to);
     }
@@ -368,7 +369,7 @@ impl Splitter {
 
     fn note_idle(&mut self) {
         if let Some(idle) = self.machine.idle_since_last() {
-            self.idle_share += (idle - self.idle_share) * 0.3;
+            self.idle_share = smoothed(self.idle_share, idle);
         }
         #[cfg(test)]
         if let Some(idle) = self.seems_idle {
@@ -397,7 +398,7 @@ impl Splitter {
         let share = (passed.1 - self.passed.1) as f64 / images as f64;
         self.passed = passed;
         let before = tier.duplicates().unwrap_or(share);
-        tier.set_duplicates((before + (share - before) * 0.3).clamp(0.0, 0.9));
+        tier.set_duplicates(smoothed(before, share).clamp(0.0, 0.9));
     }
 }
 

@@ -148,7 +148,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Whatever is done in whatever order: every page is what was last written, and the tier's
+    /// After any operations in any order, every page is what was last written, and the tier's
     /// books are right.
     #[test]
     fn every_page_is_what_was_last_written(ops in proptest::collection::vec(op(), 20..120)) {
@@ -259,7 +259,7 @@ fn scans_and_unused_prefetches_do_not_come_in() {
         it.pool.prefetch(&it.space, &(no..no + 20).collect::<Vec<_>>(), Access::Normal);
         it.pool.run_evictor_step();
     }
-    // Pages that queries wrote before leave their frames meanwhile.
+    // Pages that queries wrote before leave their frames during the scan.
     let came = it.pool.tier_stats().inserted - before.inserted;
     let written_before = u64::from(2 * EXTENT_PAGES);
     assert!(came <= written_before, "{came} images came in");
