@@ -16,6 +16,10 @@ pub(super) struct Disk {
     pub(super) random: Random,
     pub(super) alignment: usize,
     pub(super) capacity_bytes: Option<u64>,
+    /// How many refusals in a row end the limit.
+    pub(super) patience: Option<u32>,
+    /// Refusals for the limit's sake since the last write that it let pass.
+    refusals: u32,
     /// Operations so far that change or sync something; also numbers the changes.
     pub(super) operations: u64,
     pub(super) crash_at: Option<u64>,
@@ -73,6 +77,8 @@ impl Disk {
             random: Random::new(seed),
             alignment,
             capacity_bytes: None,
+            patience: None,
+            refusals: 0,
             operations: 0,
             crash_at: None,
             kill_at: None,
@@ -89,6 +95,7 @@ impl Disk {
     pub(super) fn next_life(&self, seed: u64, names: Names, inodes: BTreeMap<u64, Inode>) -> Disk {
         Disk {
             capacity_bytes: self.capacity_bytes,
+            patience: self.patience,
             names,
             inodes,
             next_inode: self.next_inode,
@@ -199,9 +206,16 @@ impl Disk {
         let growth = len.saturating_sub(self.inode(inode).len());
         match self.capacity_bytes {
             Some(capacity) if growth > 0 && self.used_bytes() + growth > capacity => {
+                self.refusals += 1;
+                if self.patience.is_some_and(|most| self.refusals >= most) {
+                    self.capacity_bytes = None;
+                }
                 Err(Errno::NOSPC.into())
             }
-            _ => Ok(()),
+            _ => {
+                self.refusals = 0;
+                Ok(())
+            }
         }
     }
 

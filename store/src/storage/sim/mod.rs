@@ -172,7 +172,15 @@ impl SimStorage {
 
     /// Limits the sum of all files' lengths; `None` = no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.disk.lock().capacity_bytes = bytes;
+        let mut disk = self.disk.lock();
+        (disk.capacity_bytes, disk.patience) = (bytes, None);
+    }
+
+    /// The same until so many writes in a row were refused: then space is freed for good. For one
+    /// thread, which frees none while it waits.
+    pub fn set_capacity_until(&self, bytes: u64, refusals: u32) {
+        let mut disk = self.disk.lock();
+        (disk.capacity_bytes, disk.patience) = (Some(bytes), Some(refusals));
     }
 
     /// The sum of the lengths of all files that have a name or are open, in bytes.

@@ -547,6 +547,19 @@ fn a_full_disk_refuses_growth_and_nothing_else() {
 }
 
 #[test]
+fn a_full_disk_has_space_again_after_so_many_refusals() {
+    let sim = SimStorage::new(15);
+    let file = synced_file(&sim, "a", 4, 1);
+    sim.set_capacity_until(3072, 2);
+    file.set_len(4096).unwrap_err();
+    // A write that succeeds begins the count anew.
+    file.write_at(&sectors(4, 2), 0).unwrap();
+    file.set_len(4096).unwrap_err();
+    file.set_len(4096).unwrap_err();
+    file.set_len(4096).unwrap();
+}
+
+#[test]
 fn rot_is_seen_and_stays() {
     let sim = SimStorage::new(16);
     let file = synced_file(&sim, "a", 1, 1);
