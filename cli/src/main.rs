@@ -48,6 +48,8 @@ enum Command {
     /// Write what can still be read of a damaged data directory, table by table, as SQL or CSV.
     /// Changes nothing in it
     Salvage(offline::salvage::Options),
+    /// Make a complete backup of a complete one and the incremental ones since
+    Combine(offline::combine::Options),
     /// Experiments on private servers under load and pressure, from a checkout of Tidepool
     #[command(subcommand)]
     Lab(lab::Command),
@@ -70,7 +72,8 @@ fn main() -> ExitCode {
     };
     // What recovery says of an overlay is not what happens to the directory: the report has what
     // counts.
-    let is_offline = matches!(arguments.command, Command::Check(_) | Command::Salvage(_));
+    let is_offline =
+        matches!(arguments.command, Command::Check(_) | Command::Salvage(_) | Command::Combine(_));
     let level = if is_offline { LevelFilter::OFF } else { LevelFilter::INFO };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -91,6 +94,12 @@ fn main() -> ExitCode {
         Command::Salvage(options) => {
             return offline::salvage::run(&options).unwrap_or_else(|error| {
                 eprintln!("tidepool salvage: {error}");
+                error.into()
+            });
+        }
+        Command::Combine(options) => {
+            return offline::combine::run(&options).unwrap_or_else(|error| {
+                eprintln!("tidepool combine: {error}");
                 error.into()
             });
         }

@@ -51,7 +51,8 @@ use crate::redo::record::{LogRecord, Writer};
 use crate::redo::{Failure, RedoLog, format_uuid};
 
 use background::{Background, CheckpointTaker, Checkpointer, Opening};
-use directory::{OpenedLog, open_log, refuse_unfit};
+pub(crate) use directory::random_uuid;
+use directory::{OpenedLog, forget_backup, open_log, refuse_unfit};
 pub use options::EnvOptions;
 pub use space_registry::FoundSpace;
 use space_registry::SpaceRegistry;
@@ -143,6 +144,9 @@ impl Env {
         // Before the lock, whose file would be the first of ours in there.
         refuse_unfit(&*storage)?;
         let lock = storage.lock(LOCK_FILE)?;
+        if !options.read_only && !options.force_recovery.is_read_only() {
+            forget_backup(&*storage)?;
+        }
         let OpenedLog { log, capacity_bytes, created } = open_log(&storage, options)?;
         let page_size = log.control().page_size;
         let page_files = options.page_files(&*storage, log.control());

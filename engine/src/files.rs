@@ -8,8 +8,9 @@
 //!
 //! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `newest-runs.0` and
 //! `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
-//! does. Space ids are never used again. A backup that is not finished holds
-//! `tidepool-backup-unfinished` as well.
+//! does. Space ids are never used again. After a backup there is `backups`. A backup holds
+//! `tidepool-backup-manifest`, an incremental one `tidepool-backup-increment`, one that is not
+//! finished `tidepool-backup-unfinished` as well.
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -29,6 +30,12 @@ pub(crate) const LOCK_FILE: &str = "lock";
 /// Made before all else in a directory that a backup goes to, and removed when the backup is
 /// complete: nobody opens a directory with this file.
 pub const UNFINISHED_MARK: &str = "tidepool-backup-unfinished";
+/// Lies in an incremental backup, which is no data directory by itself.
+pub const INCREMENT_MARK: &str = "tidepool-backup-increment";
+/// What a backup is of.
+pub(crate) const MANIFEST_FILE: &str = "tidepool-backup-manifest";
+/// Which backups were made of a data directory.
+pub(crate) const BACKUPS_FILE: &str = "backups";
 /// How far the scrub is.
 pub(crate) const SCRUB_FILE: &str = "scrub";
 /// Which run of each packed file was durable.

@@ -99,6 +99,7 @@ pub mod trx;
 pub mod undo;
 pub mod versioned;
 
+pub use backup::combine::{CombineReport, combine_backups};
 pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 pub use catalog::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, IndexDef, TableDef};
 pub use db::{
@@ -106,7 +107,7 @@ pub use db::{
     Savepoint, Seek, TableLoad, Transaction,
 };
 pub use error::{Error, Result};
-pub use files::UNFINISHED_MARK;
+pub use files::{INCREMENT_MARK, UNFINISHED_MARK};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};

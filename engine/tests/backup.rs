@@ -333,3 +333,31 @@ fn a_directory_that_is_open_read_only_can_be_copied() {
     db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap();
     assert_eq!(rows_in(&Db::open_on(Arc::new(target.crash()), quiet()).unwrap()), 2000);
 }
+
+#[test]
+fn a_directory_that_went_back_in_time_takes_no_later_backup_as_its_base() {
+    let sim = SimStorage::new(1);
+    let open = |sim: &SimStorage| Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+    let db = open(&sim);
+    db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    write_group(&db, 0, 0);
+    db.close().unwrap();
+    // Two states of one moment: the second is what a snapshot of the file system has kept.
+    let (now, before) = (sim.crash_with(1), sim.crash_with(2));
+    let db = open(&now);
+    let base = SimStorage::new(2);
+    db.begin_backup(Arc::new(base.clone())).unwrap().run(&mut |_| true).unwrap();
+    write_group(&db, 0, 1);
+    let next = SimStorage::new(3);
+    let backup = db.begin_backup_since(&base, Arc::new(next)).unwrap();
+    backup.run(&mut |_| true).unwrap();
+    db.close().unwrap();
+
+    let db = open(&before);
+    write_group(&db, 0, 2);
+    let error = db.begin_backup_since(&base, Arc::new(SimStorage::new(4))).unwrap_err();
+    assert!(error.to_string().contains("make a complete backup first"), "{error}");
+    let error = db.begin_backup_since(&SimStorage::new(5), Arc::new(SimStorage::new(6)));
+    assert!(error.unwrap_err().to_string().contains("is no backup"));
+    db.close().unwrap();
+}

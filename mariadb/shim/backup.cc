@@ -13,6 +13,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "named_path.h"
+#include "sysvars.h"
 #include "table_share.h"
 #include "tztime.h"
 
@@ -151,17 +152,22 @@ void warn_of_other_backup() {
 
 bool back_up(THD *thd, const char *named) {
   /* In a data directory it would be taken for a database, and be part of the next backup. */
-  std::string dir;
-  if (!may_write_to(thd, "tidepool_backup_to", named, &dir)) return true;
+  std::string dir, base;
+  if (!may_use_path(thd, "tidepool_backup_to", named, &dir)) return true;
+  const char *from = session_backup_incremental_from(thd);
+  if (!from) from = "";
+  if (*from && !may_use_path(thd, "tidepool_backup_incremental_from", from, &base)) return true;
+  const tp_backup_place place{dir.data(), dir.size(), *from ? base.data() : nullptr, base.size()};
   tp_backup *backup = nullptr;
-  if (report(thd, tp_backup_begin(engine.db, dir.data(), dir.size(), &backup))) return true;
+  if (report(thd, tp_backup_begin(engine.db, &place, &backup))) return true;
   running++;
   const bool failed = copy(thd, backup);
   tp_backup_free(backup);
   running--;
   if (failed) return true;
   last = time(nullptr);
-  sql_print_information("Tidepool: a backup was made in '%s'", dir.c_str());
+  const char *kind = *from ? "an incremental" : "a complete";
+  sql_print_information("Tidepool: %s backup was made in '%s'", kind, dir.c_str());
   return false;
 }
 

@@ -169,7 +169,13 @@ int tp_stop_page_trace(const tp_db *db);
 /* A backup into a directory that is empty or does not exist: tables first, then the server's files of them, while definitions do not
    change; then its end, for which it is made complete. `info`: lines for its file tidepool_backup_info. One that is given back before
    leaves nothing. */
-int tp_backup_begin(const tp_db *db, const char *dir, size_t dir_len, tp_backup **backup);
+typedef struct tp_backup_place {
+  const char *dir;
+  size_t dir_len;
+  const char *base; /* of an incremental backup: an earlier one; null for a complete backup */
+  size_t base_len;
+} tp_backup_place;
+int tp_backup_begin(const tp_db *db, const tp_backup_place *place, tp_backup **backup);
 int tp_backup_copy(tp_backup *backup, void *context, int (*go_on)(void *context, uint64_t copied, uint64_t total));
 int tp_backup_definitions(tp_backup *backup, const char *data_dir, size_t data_dir_len);
 int tp_backup_finish(tp_backup *backup, const char *info, size_t info_len);

@@ -51,7 +51,7 @@ bool leads_outside(const char *named, std::string *real, std::string *why) {
   return true;
 }
 
-bool may_write_to(THD *thd, const char *variable, const char *path, std::string *real) {
+bool may_use_path(THD *thd, const char *variable, const char *path, std::string *real) {
   if (check_global_access(thd, FILE_ACL)) return false;
   std::string why;
   if (!leads_outside(path, real, &why)) {

@@ -1,8 +1,9 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  Paths that variables name, at which the server makes files: one check for all of them.
+  Paths that variables name, at which the server makes or reads files: one check for all of them.
 
-    SET GLOBAL tidepool_backup_to,        may_write_to: the privilege FILE (the server asks for SUPER),
+    SET GLOBAL tidepool_backup_to,
+    SET tidepool_backup_incremental_from, may_use_path: the privilege FILE (the server asks for SUPER),
     tidepool_page_trace_file              secure_file_priv, and the rules below
     --tidepool-page-trace-file            leads_outside: the rules, as an option is the administrator's
 
@@ -25,7 +26,7 @@ bool leads_outside(const char *path, std::string *real, std::string *why);
 
 /* The same for a statement that sets `variable`, with its privileges. False: the statement has its
    error. */
-bool may_write_to(THD *thd, const char *variable, const char *path, std::string *real);
+bool may_use_path(THD *thd, const char *variable, const char *path, std::string *real);
 
 } // namespace tidepool
 

@@ -194,7 +194,7 @@ int check_page_trace(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value *v
   int length = sizeof buffer;
   const char *named = value->val_str(value, buffer, &length);
   std::string path;
-  if (named && *named && !may_write_to(thd, "tidepool_page_trace_file", named, &path)) return 1;
+  if (named && *named && !may_use_path(thd, "tidepool_page_trace_file", named, &path)) return 1;
   *static_cast<const char **>(save) = thd_strmake(thd, path.data(), path.size());
   return 0;
 }
@@ -349,6 +349,11 @@ MYSQL_SYSVAR_STR(page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
 MYSQL_SYSVAR_STR(backup_to, backup_to, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
                  "Setting it to a directory, which must be empty or not exist, makes a backup of all tables there while they are in use",
                  check_backup_to, no_change, "");
+MYSQL_THDVAR_STR(backup_incremental_from,
+                 PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_MEMALLOC | PLUGIN_VAR_NOCMDOPT,
+                 "The directory of an earlier backup: tidepool_backup_to backs up what was written "
+                 "since; empty = everything",
+                 nullptr, nullptr, "");
 MYSQL_SYSVAR_DOUBLE(page_trace_sample, page_trace_sample, PLUGIN_VAR_RQCMDARG,
                     "Share of the pages that the next trace is of", nullptr, nullptr, 1, 0, 1, 0);
 MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCMDARG,
@@ -387,6 +392,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(scrub_days),
                                         MYSQL_SYSVAR(cache_advice),
                                         MYSQL_SYSVAR(backup_to),
+                                        MYSQL_SYSVAR(backup_incremental_from),
                                         MYSQL_SYSVAR(page_trace_file),
                                         MYSQL_SYSVAR(page_trace_sample),
                                         MYSQL_SYSVAR(page_trace_max_size),
@@ -453,5 +459,9 @@ int apply_at_start() {
 bool is_each_commit_durable() { return flush_log_at_trx_commit == 1; }
 
 ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }
+
+const char *session_backup_incremental_from(THD *thd) {
+  return THDVAR(thd, backup_incremental_from);
+}
 
 } // namespace tidepool

@@ -25,6 +25,7 @@ void show_page_size(ulonglong page_size);
 int apply_at_start();
 
 ulong session_lock_wait_timeout(THD *thd);
+const char *session_backup_incremental_from(THD *thd);
 /* flush_log_at_trx_commit = 1 */
 bool is_each_commit_durable();
 

@@ -50,7 +50,14 @@ fn failed(path: &Path, what: &str) -> impl Fn(io::Error) -> Error {
 }
 
 impl ServerBackup {
-    fn begin(db: &Db, dir: &Path) -> Result<Self, Error> {
+    /// With a `base`, which is an earlier backup, an incremental one.
+    fn begin(db: &Db, dir: &Path, base: Option<&Path>) -> Result<Self, Error> {
+        if let Some(base) = base
+            && base.join(UNFINISHED_MARK).exists()
+        {
+            let why = "this backup was interrupted: it can't be the base of an incremental one";
+            return Err(Error::format(base.display().to_string(), why));
+        }
         let mut backup = Self {
             db: db.clone(),
             dir: dir.into(),
@@ -79,7 +86,10 @@ impl ServerBackup {
         }
         // The engine leaves it, as it does not know what else is in the directory.
         backup.made.push(engine_dir.join("lock"));
-        backup.engine = Some(db.begin_backup_in(&engine_dir)?);
+        backup.engine = Some(match base {
+            Some(base) => db.begin_backup_since_in(base.join(ENGINE_DIR), &engine_dir)?,
+            None => db.begin_backup_in(&engine_dir)?,
+        });
         Ok(backup)
     }
 
@@ -147,6 +157,10 @@ impl ServerBackup {
         let write = || -> io::Result<()> {
             let mut file = fs::File::create_new(&info_file)?;
             file.write_all(info)?;
+            writeln!(file, "backup_id = {}", hexadecimal(&report.id))?;
+            if let Some(base) = report.base {
+                writeln!(file, "incremental_from = {}", hexadecimal(&base))?;
+            }
             writeln!(file, "checkpoint_lsn = {}", report.checkpoint.0)?;
             writeln!(file, "end_lsn = {}", report.end.0)?;
             writeln!(file, "table_bytes = {}", report.copied_bytes)?;
@@ -169,6 +183,10 @@ impl ServerBackup {
         self.finished = true;
         Ok(())
     }
+}
+
+fn hexadecimal(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An error if `dir` can't be the place of a backup because of this file in it.
@@ -253,6 +271,16 @@ unsafe fn path<'a>(data: *const c_char, len: usize) -> &'a Path {
     Path::new(OsStr::from_bytes(unsafe { bytes(data.cast(), len) }))
 }
 
+/// Where a backup goes, and its base: a `tp_backup_place`.
+#[repr(C)]
+pub struct BackupPlace {
+    dir: *const c_char,
+    dir_len: usize,
+    /// Null for a complete backup.
+    base: *const c_char,
+    base_len: usize,
+}
+
 /// Begins a backup into a directory that is empty or does not exist.
 ///
 /// # Safety
@@ -260,13 +288,19 @@ unsafe fn path<'a>(data: *const c_char, len: usize) -> &'a Path {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_backup_begin(
     db: *const Db,
-    dir: *const c_char,
-    dir_len: usize,
+    place: *const BackupPlace,
     backup: *mut *mut ServerBackup,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers from the shim.
-        let begun = unsafe { ServerBackup::begin(&*db, path(dir, dir_len))? };
+        let place = unsafe { &*place };
+        // SAFETY: likewise; a base that is null is not looked at.
+        let (dir, base) = unsafe {
+            let has_base = !place.base.is_null();
+            (path(place.dir, place.dir_len), has_base.then(|| path(place.base, place.base_len)))
+        };
+        // SAFETY: likewise.
+        let begun = ServerBackup::begin(unsafe { &*db }, dir, base)?;
         // SAFETY: backup is a valid place to store to.
         unsafe { *backup = Box::into_raw(Box::new(begun)) };
         Ok(TP_OK)

@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, Command};
 use super::Options;
 
 /// Their names.
-const COMMANDS: [&str; 3] = ["lab", "check", "salvage"];
+const COMMANDS: [&str; 4] = ["lab", "check", "salvage", "combine"];
 
 /// Reads a command line.
 ///

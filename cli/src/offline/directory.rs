@@ -15,7 +15,7 @@ use crate::exit::{Error, Result};
 /// The file that says that a directory is one of the engine's.
 const CONTROL_FILE: &str = "redo/control";
 /// The engine's directory in a server's.
-const ENGINE_DIR: &str = "tidepool";
+pub(super) const ENGINE_DIR: &str = "tidepool";
 
 /// Where the data directory is, and what may be used beside it.
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ impl Directory {
 }
 
 /// The engine's directory: `dir`, or the one in it.
-fn engine_dir(dir: &Path) -> Result<PathBuf> {
+pub(super) fn engine_dir(dir: &Path) -> Result<PathBuf> {
     if let Err(error) = std::fs::read_dir(dir) {
         return Err(Error::file(dir, &error));
     }

@@ -5,15 +5,18 @@
 //! |---|---|
 //! | `directory` | which directory is meant, its lock, and the scratch that recovery writes to |
 //! | [`check`] | the command that looks for damage |
+//! | [`combine`] | the command that makes a complete backup of one and its incremental ones |
 //! | `agreement` | whether a table's indexes agree with its rows |
 //! | [`salvage`] | the command that saves what can be read |
 //! | [`rows`] | the plugin's rows and keys, without a server |
 //! | `progress` | how far a command is, on a terminal |
 //!
-//! Nothing of the directory is changed: the engine recovers it on an overlay (`tidepool::inspect`).
+//! Nothing of the directory is changed: to look at it, the engine recovers it on an overlay
+//! (`tidepool::inspect`).
 
 mod agreement;
 pub mod check;
+pub mod combine;
 mod directory;
 mod progress;
 pub mod rows;

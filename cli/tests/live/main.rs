@@ -4,6 +4,7 @@ mod advise;
 mod bad_input;
 mod browser;
 mod cgroup;
+mod combine;
 mod govern;
 mod lab;
 mod mysql_server;

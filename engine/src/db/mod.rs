@@ -53,6 +53,7 @@ pub(crate) use transaction::ReadsEpoch;
 use transaction::Used;
 pub use transaction::{Savepoint, Transaction};
 
+use crate::backup::manifest::Manifest;
 use crate::backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 use crate::catalog::Catalog;
 use crate::env::Env;
@@ -374,25 +375,60 @@ impl Db {
     /// [`Db::open`]; what was in no finished transaction is rolled back then. One backup at a time.
     pub fn begin_backup(&self, target: Arc<dyn Storage>) -> Result<Backup> {
         self.inner.check_open()?;
-        Backup::begin(&self.inner.env, target)
+        Backup::begin(&self.inner.env, target, None)
     }
 
-    /// The same into the directory `dir`, which is made if it is missing; its parent must exist.
-    /// What is not finished leaves empty directories, the lock file, and a mark by which
+    /// Begins an incremental backup into `target`: what was written since the backup in `base` was
+    /// made, which may be incremental as well. [`combine_backups`](crate::combine_backups) makes a
+    /// complete one of both.
+    ///
+    /// # Errors
+    /// [`Error::Format`](crate::Error::Format) if there is no backup of this data directory in
+    /// `base`.
+    pub fn begin_backup_since(
+        &self,
+        base: &dyn Storage,
+        target: Arc<dyn Storage>,
+    ) -> Result<Backup> {
+        self.inner.check_open()?;
+        Backup::begin(&self.inner.env, target, Some(Manifest::read(base)?))
+    }
+
+    /// Begins a backup into the directory `dir`, which is made if it is missing; its parent must
+    /// exist. What is not finished leaves empty directories, the lock file, and a mark by which
     /// [`Db::open`] refuses it; the next backup may go there.
     pub fn begin_backup_in(&self, dir: impl AsRef<Path>) -> Result<Backup> {
+        let target = self.backup_target(dir.as_ref())?;
+        self.begin_backup(target)
+    }
+
+    /// The same for an incremental backup: what was written since the one in the directory `base`.
+    ///
+    /// # Errors
+    /// As [`Db::begin_backup_since`].
+    pub fn begin_backup_since_in(
+        &self,
+        base: impl AsRef<Path>,
+        dir: impl AsRef<Path>,
+    ) -> Result<Backup> {
+        let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
+        let base = Manifest::read(&FileStorage::new(base.as_ref(), options)?)?;
+        let target = self.backup_target(dir.as_ref())?;
+        Backup::begin(&self.inner.env, target, Some(base))
+    }
+
+    fn backup_target(&self, dir: &Path) -> Result<Arc<dyn Storage>> {
         self.inner.check_open()?;
-        let dir = dir.as_ref();
         if !dir.exists() {
             make_marked_dir(dir)?;
         }
         let Options { direct_io, open_files, .. } = self.options();
         let options = FileOptions { direct_io, open_files, read_only: false };
-        self.begin_backup(Arc::new(FileStorage::new(dir, options)?))
+        Ok(Arc::new(FileStorage::new(dir, options)?))
     }
 
-    /// The same from the beginning to the end. `go_on` is told how far it is; if it says false,
-    /// that is [`Error::Interrupted`].
+    /// A complete backup from the beginning to the end. `go_on` gets how far it is; if it says
+    /// false, that is [`Error::Interrupted`].
     ///
     /// ```
     /// # use tidepool::{Db, Options};

@@ -9,8 +9,9 @@ use tidepool_pool::{PageId, PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    LOCK_FILE, NEWEST_RUNS_FILES, SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE,
-    TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, mirror_file_name, space_file_name,
+    BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, SCRUB_FILE,
+    SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
+    mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
@@ -22,7 +23,7 @@ use crate::sort::SORT_DIR;
 
 /// Whether it comes into being later than the control file.
 fn is_later_file(name: &str) -> bool {
-    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE]
+    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE, BACKUPS_FILE]
         .iter()
         .chain(&NEWEST_RUNS_FILES)
         .any(|later| name.starts_with(later))
@@ -36,6 +37,13 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
             UNFINISHED_MARK,
             "this directory is a backup that was interrupted, or is still being made: it can't \
              be opened. Use another backup, or wait for its end",
+        ));
+    }
+    if storage.exists(INCREMENT_MARK)? {
+        return Err(Error::format(
+            INCREMENT_MARK,
+            "this directory is an incremental backup, which has only what its base has not: make \
+             a complete backup of both with 'tidepool combine', and open that",
         ));
     }
     if storage.exists(CONTROL_FILE)? {
@@ -55,6 +63,15 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
              directory that is empty or does not exist, or the one where the data is",
         )),
     }
+}
+
+/// Before anything of a restored backup changes: it is no base of a backup from now on.
+pub(super) fn forget_backup(storage: &dyn Storage) -> Result<()> {
+    if storage.exists(MANIFEST_FILE)? {
+        storage.remove(MANIFEST_FILE)?;
+        storage.sync_dir("")?;
+    }
+    Ok(())
 }
 
 /// A data directory's log, opened for reading.
@@ -203,7 +220,7 @@ fn identity(storage: &dyn Storage) -> Option<(PageSize, [u8; 16])> {
 }
 
 /// A random uuid (version 4).
-fn random_uuid() -> [u8; 16] {
+pub(crate) fn random_uuid() -> [u8; 16] {
     use std::hash::{BuildHasher, RandomState};
     // Each `RandomState` is seeded from the operating system's randomness.
     let half = || RandomState::new().hash_one(std::time::SystemTime::now()).to_le_bytes();

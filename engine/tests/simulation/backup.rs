@@ -1,10 +1,10 @@
 //! Backups, which take some time: everything else goes on between their steps, and what comes out
-//! is what was committed at their end.
+//! is what was committed at their end. Many are incremental, and are combined with their base.
 
 use rand::prelude::*;
 use std::sync::Arc;
 use tidepool::storage::{SimStorage, Storage};
-use tidepool::{Backup, Db, Error};
+use tidepool::{Backup, Db, Error, combine_backups};
 
 use crate::life::found_in;
 use crate::{Step, World};
@@ -15,7 +15,11 @@ pub struct Running {
     target: SimStorage,
     /// The target's disk may become full.
     small: bool,
+    incremental: bool,
 }
+
+/// Incremental backups after a complete one, at most.
+const CHAIN_MAX: usize = 5;
 
 impl World {
     /// Begins a backup, goes on with it, or ends it.
@@ -31,12 +35,18 @@ impl World {
             self.backup = Some(running);
             return Ok(());
         }
-        let Running { backup, target, small } = running;
+        let Running { backup, target, small, incremental } = running;
         match backup.finish() {
             Ok(report) => {
                 trace!("backup: {report:?}");
                 self.backups += 1;
-                self.restore(&target);
+                assert_eq!(report.base.is_some(), incremental);
+                if !incremental {
+                    self.chain.clear();
+                }
+                target.set_capacity(None);
+                self.chain.push(target);
+                self.restore_chain();
                 Ok(())
             }
             Err(Error::NoSpace(_)) if small => {
@@ -53,15 +63,23 @@ impl World {
         if small {
             target.set_capacity(Some(self.random.random_range(0..2 << 20)));
         }
-        let backup = match self.db.begin_backup(Arc::new(target.clone())) {
+        let base = self.chain.last().filter(|_| self.chain.len() <= CHAIN_MAX);
+        let base = base.filter(|_| self.random.random_ratio(2, 3));
+        let incremental = base.is_some();
+        let goal: Arc<dyn Storage> = Arc::new(target.clone());
+        let begun = match base {
+            Some(base) => self.db.begin_backup_since(&base.crash(), goal),
+            None => self.db.begin_backup(goal),
+        };
+        let backup = match begun {
             Err(Error::NoSpace(_)) if small => {
                 assert_nothing_left(&target);
                 return Ok(());
             }
             result => self.must(result)?,
         };
-        trace!("a backup begins: {:?}", backup.progress());
-        self.backup = Some(Running { backup, target, small });
+        trace!("a backup begins: {:?}, incremental: {incremental}", backup.progress());
+        self.backup = Some(Running { backup, target, small, incremental });
         Ok(())
     }
 
@@ -75,10 +93,41 @@ impl World {
         if full || left_behind { Ok(()) } else { self.must(Err(error)) }
     }
 
+    /// Opens the newest backup, combined with its base if it is incremental.
+    fn restore_chain(&mut self) {
+        let [complete] = &self.chain[..] else {
+            let seed = self.seed;
+            let newest = self.chain.last().expect("a backup was made");
+            let refused = Db::open_on(Arc::new(newest.crash()), self.options()).unwrap_err();
+            assert!(refused.to_string().contains("tidepool combine"), "{refused}");
+            let parts: Vec<Arc<dyn Storage>> =
+                self.chain.iter().map(|part| shared(&part.crash())).collect();
+            let target = SimStorage::new(self.random.random());
+            if self.random.random_ratio(1, 4) {
+                target.crash_at(self.random.random_range(1..100));
+                if combine_backups(&parts, shared(&target), &mut |_| true).is_err() {
+                    let cut = target.crash();
+                    assert!(Db::open_on(shared(&cut), self.options()).is_err() || is_new(&cut));
+                }
+            }
+            let target = SimStorage::new(self.random.random());
+            combine_backups(&parts, shared(&target), &mut |_| true)
+                .unwrap_or_else(|error| panic!("seed {seed}: backups do not combine: {error}"));
+            self.combined += 1;
+            if self.random.random_ratio(1, 4) {
+                // What was combined can be the base as well.
+                self.chain = vec![target.clone()];
+            }
+            self.restore(&target);
+            return;
+        };
+        let complete = complete.clone();
+        self.restore(&complete);
+    }
+
     /// Opens what a backup has made, after a power cut, or two.
     fn restore(&mut self, target: &SimStorage) {
         let mut sim = target.crash();
-        sim.set_capacity(None);
         if self.random.random() {
             sim.crash_at(sim.operation_count() + self.random.random_range(1..60));
             let _ = Db::open_on(Arc::new(sim.clone()), self.options());
@@ -100,6 +149,15 @@ impl World {
         }
         db.close().unwrap();
     }
+}
+
+fn shared(storage: &SimStorage) -> Arc<dyn Storage> {
+    Arc::new(storage.clone())
+}
+
+/// Whether nothing of a backup has come there yet: what was opened is a new data directory.
+fn is_new(storage: &SimStorage) -> bool {
+    !storage.exists(tidepool::UNFINISHED_MARK).unwrap()
 }
 
 /// The mark stays, so that what is left is never taken for a new directory.

@@ -33,6 +33,8 @@ impl World {
             loading: None,
             backup: None,
             backups: 0,
+            combined: 0,
+            chain: Vec::new(),
             next_table: 0,
             detached: BTreeMap::new(),
             next_xid: 0,

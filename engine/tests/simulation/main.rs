@@ -93,8 +93,11 @@ struct World {
     loading: Option<Loading>,
     /// Not finished.
     backup: Option<backup::Running>,
-    /// Finished ones.
+    /// Finished ones, and those among them that were combined with their base.
     backups: u64,
+    combined: u64,
+    /// The last complete one, and the incremental ones since: a power cut gives a copy of each.
+    chain: Vec<SimStorage>,
     next_table: TableNo,
     /// Tables that transactions detached in this life use; of those of earlier lives the engine
     /// does not know.
@@ -128,12 +131,13 @@ fn seeds() {
     }
     let count = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
     let first = std::env::var("TIDEPOOL_FIRST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-    let (mut moved, mut backups) = (0, 0);
+    let (mut moved, mut backups, mut combined) = (0, 0, 0);
     for seed in first..first + count {
         match std::panic::catch_unwind(|| run(seed)) {
             Ok(done) => {
                 moved += done.pages_moved;
                 backups += done.backups;
+                combined += done.combined;
             }
             Err(panic) => {
                 eprintln!("failed with TIDEPOOL_SEED={seed}");
@@ -143,6 +147,7 @@ fn seeds() {
     }
     assert!(moved > 0 || count < 10, "no shrink had a page to move: nothing was tried");
     assert!(backups > 0 || count < 10, "no backup came to its end: nothing was tried");
+    assert!(combined > 0 || count < 30, "no backup was incremental: nothing was tried");
 }
 
 /// What came to be tried.
@@ -151,6 +156,8 @@ struct Done {
     pages_moved: u64,
     /// Opened, and compared.
     backups: u64,
+    /// Those that were combined with their base.
+    combined: u64,
 }
 
 fn run(seed: u64) -> Done {
@@ -174,7 +181,11 @@ fn run(seed: u64) -> Done {
     world.reopen();
     world.model_is_on_disk(true);
     world.nothing_is_lost();
-    Done { pages_moved: moved + world.pages_moved(), backups: world.backups }
+    Done {
+        pages_moved: moved + world.pages_moved(),
+        backups: world.backups,
+        combined: world.combined,
+    }
 }
 
 impl World {

@@ -140,6 +140,11 @@ impl PackedFile {
         self.file.name()
     }
 
+    /// Its random number: the same for its life, and another file has another.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// What the file was opened for.
     pub fn access(&self) -> Access {
         self.access

@@ -67,7 +67,7 @@ pub use entry::{Entry, Object};
 pub use error::{Error, Result};
 pub use file::{Access, Found, PackedFile, Settings, Usage};
 pub use open::RESTORE;
-pub use read::{Merging, Wanted, Window};
+pub use read::{Merging, Piece, Since, Wanted, Window};
 pub use run::Stream;
 pub use victims::Victim;
 pub use write::{Image, Prepared};

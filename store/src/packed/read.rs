@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::codec::Codec;
 use super::entry::{Entry, IMAGE_MAX, Identity, Object};
-use super::error::Result;
+use super::error::{Error, Result};
 use super::file::{Found, PackedFile};
 use super::geometry::BLOCK;
 use super::write::Image;
@@ -17,6 +17,8 @@ const BLOCKS_OF_IMAGE: usize = IMAGE_MAX + BLOCK;
 const BACKUP_GAP: usize = 64 << 10;
 /// Bytes that it reads at once.
 const BACKUP_WINDOW: usize = 1 << 20;
+/// Pages at most that one call of [`PackedFile::images_since`] looks at: 1 MiB of the map.
+const PAGES_OF_PIECE: usize = 1 << 16;
 
 thread_local! {
     static BLOCKS: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(BLOCKS_OF_IMAGE));
@@ -53,6 +55,45 @@ pub struct Merging {
     pub gap_max: usize,
     /// Bytes of a window at most, unless one image takes more.
     pub len_max: usize,
+}
+
+/// Which images [`PackedFile::images_since`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// Those of later runs; 0: all. No more than 2^31 runs ago.
+    pub run: u64,
+    /// At most this number of bytes, but at least one image.
+    pub bytes_max: usize,
+}
+
+impl Since {
+    /// Whether the image is of a later run. Entries have the low half of a run's number.
+    fn covers(self, entry: &Entry) -> bool {
+        self.run == 0 || entry.run.wrapping_sub(self.run as u32).cast_signed() > 0
+    }
+}
+
+/// What [`PackedFile::images_since`] found.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// The images, in the order of their pages.
+    pub images: Vec<Image>,
+    /// The pages whose image is not the one that was written, and what is wrong with each.
+    pub spoilt: Vec<(u32, Error)>,
+    /// Which pages have an image, these or older ones: first page and number of pages of each
+    /// stretch, in order.
+    pub present: Vec<(u32, u32)>,
+    /// Where to go on; `None`: there is no more.
+    pub next: Option<u32>,
+}
+
+impl Piece {
+    fn add_present(&mut self, no: u32) {
+        match self.present.last_mut() {
+            Some((first, count)) if *first + *count == no => *count += 1,
+            _ => self.present.push((no, 1)),
+        }
+    }
 }
 
 impl PackedFile {
@@ -136,19 +177,49 @@ impl PackedFile {
     /// # Errors
     /// As [`PackedFile::image`].
     pub fn images(&self, space: u32, from: u32, bytes_max: usize) -> Result<Vec<Image>> {
+        let piece = self.images_since(space, from, Since { run: 0, bytes_max })?;
+        match piece.spoilt.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(piece.images),
+        }
+    }
+
+    /// The same, but only of the images that were written by a run after `since.run`, and which
+    /// pages have an image at all. What the cleaner has moved since counts as written.
+    ///
+    /// # Errors
+    /// As [`PackedFile::image`], except for spoilt images, which the answer lists.
+    pub fn images_since(&self, space: u32, from: u32, since: Since) -> Result<Piece> {
         let (mut pages, mut bytes, mut next) = (Vec::new(), 0, Some(from));
+        let mut piece = Piece::default();
+        let mut looked_at = 0;
         while let Some(at) = next
             && let Some((no, entry)) = self.next_image(space, at)?
         {
-            bytes += entry.len as usize;
-            if bytes > bytes_max && !pages.is_empty() {
+            if since.covers(&entry) {
+                bytes += entry.len as usize;
+                if bytes > since.bytes_max && !pages.is_empty() {
+                    piece.next = Some(no);
+                    break;
+                }
+                pages.push((space, no));
+            }
+            piece.add_present(no);
+            next = no.checked_add(1);
+            looked_at += 1;
+            if looked_at >= PAGES_OF_PIECE {
+                piece.next = next;
                 break;
             }
-            pages.push((space, no));
-            next = no.checked_add(1);
         }
+        self.add_images(&pages, &mut piece)?;
+        Ok(piece)
+    }
+
+    /// Adds the images of these pages (space, number), as far as they have one.
+    fn add_images(&self, pages: &[(u32, u32)], piece: &mut Piece) -> Result<()> {
         let merging = Merging { gap_max: BACKUP_GAP, len_max: BACKUP_WINDOW };
-        let (windows, _) = self.windows(&pages, merging)?;
+        let (windows, _) = self.windows(pages, merging)?;
         let mut images: Vec<Option<Image>> = vec![None; pages.len()];
         let longest = windows.iter().map(|window| window.len).max().unwrap_or(0);
         let mut buffer = AlignedBuf::zeroed(longest);
@@ -166,11 +237,18 @@ impl PackedFile {
                     Some(image) => {
                         Some(Image { space, no, codec: entry.codec, bytes: image.to_vec() })
                     }
-                    None => self.image(space, no)?,
+                    None => match self.image(space, no) {
+                        Err(error @ Error::Corrupt { object: Object::Page { .. }, .. }) => {
+                            piece.spoilt.push((no, error));
+                            None
+                        }
+                        image => image?,
+                    },
                 };
             }
         }
-        Ok(images.into_iter().flatten().collect())
+        piece.images.extend(images.into_iter().flatten());
+        Ok(())
     }
 
     /// The windows of the file that hold the images of these pages (space, number), in the order of

@@ -96,6 +96,37 @@ fn images_come_as_they_are_stored_and_in_the_order_of_pages() {
 }
 
 #[test]
+fn images_since_a_run_are_those_of_later_runs_beside_the_list_of_all() {
+    let disk = SimStorage::with_alignment(1, 1);
+    let packed = with_even_pages(&disk, 100);
+    packed.checkpoint().unwrap();
+    let run = packed.usage().sequence;
+    for no in [4, 5, 60] {
+        packed.write(Stream::Flushed, &[image(no, 900)]).unwrap();
+    }
+    packed.forget_from(SPACE, 90).unwrap();
+    let since = |run, bytes_max| packed.images_since(SPACE, 0, Since { run, bytes_max }).unwrap();
+    let numbers = |piece: &Piece| piece.images.iter().map(|image| image.no).collect::<Vec<_>>();
+    let changed = since(run, 1 << 20);
+    assert_eq!((numbers(&changed), changed.next), (vec![4, 5, 60], None));
+    assert_eq!(changed.present[..3], [(0, 1), (2, 1), (4, 3)]);
+    assert_eq!(changed.present.last(), Some(&(88, 1)));
+    let count: u32 = changed.present.iter().map(|(_, count)| count).sum();
+    assert_eq!(count, 46);
+    // In pieces: the pages between the images belong to one of them.
+    let first = since(run, 1);
+    assert_eq!((numbers(&first), first.next), (vec![4], Some(5)));
+    assert_eq!(first.present, [(0, 1), (2, 1), (4, 1)]);
+    // A spoilt image is listed with the others.
+    let spoilt = packed.find(SPACE, 5).unwrap().unwrap();
+    disk.corrupt(FILE, spoilt.offset(), 1);
+    let piece = since(run, 1 << 20);
+    assert_eq!(numbers(&piece), [4, 60]);
+    assert_eq!(piece.spoilt.iter().map(|(no, _)| *no).collect::<Vec<_>>(), [5]);
+    assert_eq!(since(0, 1 << 20).images.len(), 45);
+}
+
+#[test]
 fn the_end_of_a_space_follows_its_last_image() {
     let disk = SimStorage::new(1);
     let packed = create(&disk, 1);

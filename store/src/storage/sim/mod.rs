@@ -176,8 +176,8 @@ impl SimStorage {
         (disk.capacity_bytes, disk.patience) = (bytes, None);
     }
 
-    /// The same until so many writes in a row were refused: then space is freed for good. For one
-    /// thread, which frees none while it waits.
+    /// The same until this number of writes in a row was refused: then space is freed for good. For
+    /// one thread, which frees none while it waits.
     pub fn set_capacity_until(&self, bytes: u64, refusals: u32) {
         let mut disk = self.disk.lock();
         (disk.capacity_bytes, disk.patience) = (Some(bytes), Some(refusals));

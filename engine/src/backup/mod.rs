@@ -25,6 +25,11 @@
 //! that is spoilt is made of the page in the buffer pool, where it may be whole, or which finds its
 //! second copy. A page that is broken there too ends the backup: a copy of it would be trusted.
 //!
+//! # An incremental backup
+//! It has the images that were written since a base was made, which is an earlier backup, complete
+//! or incremental; and the log, as every backup has. [`manifest`] says how it knows. It is no data
+//! directory: [`combine`] makes one of it and its base.
+//!
 //! # A backup that is interrupted
 //! [`UNFINISHED_MARK`] is the first thing that is durable in the target, and the last one to go, so
 //! whatever a kill or a power cut leaves is either as it was before, or marked, or complete.
@@ -40,6 +45,10 @@
 //! ([`let_queries_read_after`](tidepool_pool::Pool::let_queries_read_after)), bypass the buffer
 //! pool, and with direct I/O the kernel's cache.
 
+pub(crate) mod combine;
+mod made;
+pub(crate) mod manifest;
+
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs;
@@ -49,23 +58,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidepool_pool::packed::{self, Codec, Image, Object, PackedFile, Stream};
+use tidepool_pool::packed::{Codec, Image, PackedFile, Piece, Since, Stream};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
 use tidepool_pool::{Access, Lsn, PageId, Space, page};
 
-use crate::env::Env;
+use crate::env::{Env, random_uuid};
 use crate::error::{Error, Result};
 use crate::files::{
-    FIRST_TABLE_SPACE, LOCK_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
-    space_file_name,
+    FIRST_TABLE_SPACE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, SYSTEM_SPACE, TABLES_DIR,
+    UNDO_SPACE, UNFINISHED_MARK, space_file_name,
 };
 use crate::hot_list::HOT_LIST_FILE;
 use crate::page_files;
 use crate::redo::REDO_DIR;
 use crate::redo::copy::LogCopy;
+use manifest::{FileRow, Manifest};
 
 /// Bytes of a file copied in one step.
 const PIECE: usize = 1 << 20;
+/// A file is copied as a whole if it has had more runs than this since the base: entries of images
+/// have only the low half of a run's number.
+const RUNS_SINCE_BASE_MAX: u64 = 1 << 30;
 
 /// How far a backup is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +94,10 @@ pub struct BackupProgress {
 /// What a finished backup holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackupReport {
+    /// Identifies it.
+    pub id: [u8; 16],
+    /// Which backup it is an increment of; `None`: it is complete.
+    pub base: Option<[u8; 16]>,
     /// A recovery of it reads the log from here.
     pub checkpoint: Lsn,
     /// All that was committed before this is in it, and nothing else.
@@ -99,6 +116,7 @@ struct Copying {
     next: u32,
     len: u64,
     copied: u64,
+    row: FileRow,
 }
 
 /// A backup under way; see the module's description. Dropped before its end, it removes the files
@@ -112,6 +130,9 @@ pub struct Backup {
     copying: Option<Copying>,
     buf: AlignedBuf,
     progress: BackupProgress,
+    /// What the backup holds, and of its base.
+    manifest: Manifest,
+    base: Option<Manifest>,
     /// Names of the files made, in case it fails, the log's first.
     made: Vec<String>,
     finished: bool,
@@ -120,13 +141,35 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Begins a backup into `target`, which is empty.
-    pub(crate) fn begin(env: &Arc<Env>, target: Arc<dyn Storage>) -> Result<Self> {
+    /// Begins a backup into `target`, which is empty; with a `base` an incremental one.
+    pub(crate) fn begin(
+        env: &Arc<Env>,
+        target: Arc<dyn Storage>,
+        base: Option<Manifest>,
+    ) -> Result<Self> {
         env.check_alive()?;
+        if let Some(base) = &base
+            && (base.instance != env.instance() || !made::knows(&**env.storage(), &base.id)?)
+        {
+            return Err(Error::format(
+                MANIFEST_FILE,
+                "the base is a backup of another data directory, or of this one in a state that \
+                 it was taken back from: make a complete backup first",
+            ));
+        }
         refuse_unless_empty(&*target)?;
         let lock = mark_and_lock(&*target)?;
         let log = LogCopy::begin(env.redo_handle(), &target)?;
+        let manifest = Manifest {
+            instance: env.instance(),
+            id: random_uuid(),
+            base: base.as_ref().map(|base| base.id),
+            page_size: env.page_size() as u32,
+            files: Vec::new(),
+        };
         let mut backup = Self {
+            manifest,
+            base,
             env: env.clone(),
             log,
             waiting: VecDeque::from([SYSTEM_SPACE, UNDO_SPACE]),
@@ -139,6 +182,10 @@ impl Backup {
             target,
         };
         backup.target.create_dir(TABLES_DIR)?;
+        if backup.base.is_some() {
+            backup.made.push(INCREMENT_MARK.into());
+            backup.target.create(INCREMENT_MARK)?;
+        }
         // After the checkpoint was looked at, so that what comes and goes later is in the log.
         backup.waiting.extend(env.table_space_files()?);
         for &space in &backup.waiting {
@@ -196,6 +243,8 @@ impl Backup {
     pub fn finish(mut self) -> Result<BackupReport> {
         while self.step()? {}
         self.copy_hot_list();
+        self.made.push(MANIFEST_FILE.into());
+        self.manifest.write(&*self.target)?;
         // What is named in it is durable when the control file is.
         self.target.sync_dir(TABLES_DIR)?;
         self.target.sync_dir("")?;
@@ -205,10 +254,13 @@ impl Backup {
         // A directory closed meanwhile may be another process's by now, and what was read of it
         // torn.
         self.env.check_alive()?;
+        made::add(&**self.env.storage(), self.manifest.id)?;
         self.target.remove(UNFINISHED_MARK)?;
         self.target.sync_dir("")?;
         self.finished = true;
         Ok(BackupReport {
+            id: self.manifest.id,
+            base: self.manifest.base,
             checkpoint: self.log.checkpoint(),
             end,
             copied_bytes: self.progress.copied_bytes,
@@ -234,54 +286,64 @@ impl Backup {
                 from => from?,
             };
             let to = self.env.page_files().make(space, to)?;
-            return Ok(Some(Copying { from, to, next: 0, len, copied: 0 }));
+            let row = self.row_of(from.file(), space);
+            return Ok(Some(Copying { from, to, next: 0, len, copied: 0, row }));
         }
         Ok(None)
     }
 
+    /// Which images of a file are copied, and what will be in the backup then. Comes before the
+    /// first of them is read.
+    fn row_of(&self, file: &PackedFile, space: u32) -> FileRow {
+        let (number, run) = (file.number(), file.usage().sequence);
+        let base = self.base.as_ref().and_then(|base| base.row_of(space, number));
+        let near = base.filter(|base| run.saturating_sub(base.run) < RUNS_SINCE_BASE_MAX);
+        let since = near.map_or(0, |base| base.run);
+        FileRow { space, file: number, run, since, stretches: Vec::new() }
+    }
+
     /// Copies some images of a file; `None` when the file is complete.
     fn copy_images(&mut self, copying: Copying) -> Result<Option<Copying>> {
-        let Copying { from, to, next, len, copied } = copying;
-        let images = match self.images(&from, next) {
+        let Copying { from, to, next, len, copied, mut row } = copying;
+        let Piece { images, present, next, .. } = match self.images(&from, next, row.since) {
             // A file that was dropped may be cut meanwhile: so the log says.
             Err(_) if !self.env.storage().exists(&space_file_name(from.id()))? => return Ok(None),
-            images => images?,
+            piece => piece?,
         };
-        let Some(last) = images.last() else {
-            to.checkpoint().map_err(page_files::file_error)?;
-            // Its dead images were not copied.
-            self.progress.total_bytes = (self.progress.total_bytes + copied).saturating_sub(len);
-            return Ok(None);
-        };
-        let next = last.no.checked_add(1);
+        if row.since > 0 {
+            row.add_present(&present);
+        }
         to.write(Stream::Flushed, &images).map_err(page_files::file_error)?;
         let bytes = images.iter().map(|image| image.bytes.len() as u64).sum::<u64>();
         self.progress.copied_bytes += bytes;
-        let next = next.unwrap_or(u32::MAX);
-        Ok(Some(Copying { from, to, next, len, copied: copied + bytes }))
+        let copied = copied + bytes;
+        let Some(next) = next else {
+            to.checkpoint().map_err(page_files::file_error)?;
+            self.manifest.files.push(row);
+            // Its dead images were not copied, nor those that the base has.
+            self.progress.total_bytes = (self.progress.total_bytes + copied).saturating_sub(len);
+            return Ok(None);
+        };
+        Ok(Some(Copying { from, to, next, len, copied, row }))
     }
 
-    /// Some images of a file, from a page on. An image that is spoilt in the file is made of
-    /// the page in the pool, if it is there.
-    fn images(&self, from: &Space, next: u32) -> Result<Vec<Image>> {
+    /// Some images of a file, from a page on, of the runs after `since`. An image that is spoilt in
+    /// the file is made of the page in the pool, if it is there.
+    fn images(&self, from: &Space, next: u32, since: u64) -> Result<Piece> {
         let (source, space) = (from.file(), from.id());
-        let no = match source.images(space, next, PIECE) {
-            Err(packed::Error::Corrupt { object: Object::Page { no, .. }, .. }) => no,
-            images => return images.map_err(page_files::file_error),
-        };
-        if source.next_page(space, next).map_err(page_files::file_error)? != Some(no) {
-            // Those before it first.
-            return source.images(space, next, 1).map_err(page_files::file_error);
-        }
+        let since = Since { run: since, bytes_max: PIECE };
+        let piece = source.images_since(space, next, since);
+        let mut piece = piece.map_err(page_files::file_error)?;
         let mut page = AlignedBuf::zeroed(self.env.page_size());
-        match read_through_pool(&self.env, PageId::new(space, no), &mut page)? {
-            true => {
+        for (no, _) in std::mem::take(&mut piece.spoilt) {
+            if read_through_pool(&self.env, PageId::new(space, no), &mut page)? {
                 let mut bytes = Vec::new();
                 let codec = Codec::Zstd.encode(&page, &mut bytes);
-                Ok(vec![Image { space, no, codec, bytes }])
+                piece.images.push(Image { space, no, codec, bytes });
             }
-            false => Ok(Vec::new()),
         }
+        piece.images.sort_unstable_by_key(|image| image.no);
+        Ok(piece)
     }
 
     /// So that what is opened from the copy is warm soon. It is a hint, and any error of it none of

@@ -1,0 +1,161 @@
+//! `tidepool combine`: one complete backup of a complete one and its incremental ones.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use tidepool::storage::{FileOptions, FileStorage, Storage, StorageLock};
+use tidepool::{CombineReport, UNFINISHED_MARK, combine_backups, make_marked_dir};
+
+use super::directory::{ENGINE_DIR, engine_dir};
+use super::progress::Progress;
+use crate::bytes::human;
+use crate::exit::{Error, Result};
+
+/// What `combine` is given.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The backups: the complete one, then the incremental ones, the oldest first
+    #[arg(value_name = "BACKUP", required = true, num_args = 1..)]
+    backups: Vec<PathBuf>,
+    /// Where the complete backup goes: a directory that does not exist
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+}
+
+/// A backup that is read.
+struct Source {
+    /// The directory that was named.
+    dir: PathBuf,
+    /// The engine's, which is the same or in it.
+    root: PathBuf,
+    storage: Arc<dyn Storage>,
+    /// Keeps servers out.
+    _lock: Option<StorageLock>,
+}
+
+/// Combines them.
+///
+/// # Errors
+/// They do not follow each other, one is damaged, or the directory can't be made. Then the
+/// directory has the mark "unfinished", and no server starts on it.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let sources: Vec<Source> =
+        options.backups.iter().map(|dir| Source::open(dir)).collect::<Result<_>>()?;
+    let newest = sources.last().expect("one is required");
+    let to = &options.to;
+    if to.exists() {
+        return Err(Error::Usage(format!(
+            "--to {}: it exists: name a directory that does not",
+            to.display()
+        )));
+    }
+    if let Some(parent) = to.parent().and_then(|parent| parent.canonicalize().ok())
+        && let Some(source) = sources
+            .iter()
+            .find(|source| source.dir.canonicalize().is_ok_and(|dir| parent.starts_with(dir)))
+    {
+        let why = format!("it is in the backup {}: name another", source.dir.display());
+        return Err(Error::Usage(format!("--to {}: {why}", to.display())));
+    }
+    let local = |error: tidepool::Error| Error::Local(error.to_string());
+    make_marked_dir(to).map_err(local)?;
+    let is_of_server = newest.root != newest.dir;
+    let target = if is_of_server { to.join(ENGINE_DIR) } else { to.clone() };
+    if is_of_server {
+        make_marked_dir(&target).map_err(local)?;
+    }
+    let report = combine_into(&sources, &target)?;
+    if is_of_server {
+        copy_server_files(&newest.dir, to)?;
+        let mark = to.join(UNFINISHED_MARK);
+        sync_dir(to)
+            .and_then(|()| fs::remove_file(&mark))
+            .and_then(|()| sync_dir(to))
+            .map_err(|error| Error::file(&mark, &error))?;
+    }
+    println!(
+        "{}: a complete backup, as of {}. {} files of tables and undo, {} of pages.",
+        to.display(),
+        newest.dir.display(),
+        report.files,
+        human(report.copied_bytes)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn combine_into(sources: &[Source], target: &Path) -> Result<CombineReport> {
+    let storage = FileStorage::new(target, FileOptions::default());
+    let storage =
+        storage.map_err(|error| Error::Local(format!("{}: {error}", target.display())))?;
+    let parts: Vec<Arc<dyn Storage>> =
+        sources.iter().map(|source| source.storage.clone()).collect();
+    let total = sources.iter().map(|source| tables_bytes(&source.root)).sum();
+    let progress = Progress::new();
+    let mut go_on = |done: u64| {
+        progress.tell("pages", done, total);
+        true
+    };
+    let report = combine_backups(&parts, Arc::new(storage), &mut go_on);
+    drop(progress);
+    report.map_err(|error| Error::Local(error.to_string()))
+}
+
+/// Bytes of the files of tables, as far as they can be counted.
+fn tables_bytes(root: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(root.join("tables")) else { return 0 };
+    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+}
+
+impl Source {
+    fn open(dir: &Path) -> Result<Source> {
+        let root = engine_dir(dir)?;
+        if dir.join(UNFINISHED_MARK).exists() {
+            let why = "this backup was interrupted, or is still being made: use another";
+            return Err(Error::Local(format!("{}: {why}", dir.display())));
+        }
+        let local = |error: tidepool::storage::StorageError| {
+            Error::Local(format!("{}: {error}", root.display()))
+        };
+        let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
+        let storage = FileStorage::new(&root, options).map_err(local)?;
+        let lock = storage.lock_shared("lock").map_err(local)?;
+        let storage: Arc<dyn Storage> = Arc::new(storage);
+        Ok(Source { dir: dir.to_path_buf(), root, storage, _lock: lock })
+    }
+}
+
+/// Copies what the newest backup has beside the engine's directory: the databases' directories, and
+/// of which moment it is.
+fn copy_server_files(from: &Path, to: &Path) -> Result<()> {
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |error: io::Error| Error::file(&path, &error)
+    };
+    for entry in fs::read_dir(from).map_err(failed(from))? {
+        let entry = entry.map_err(failed(from))?;
+        let (path, name) = (entry.path(), entry.file_name());
+        if [OsStr::new(ENGINE_DIR), OsStr::new("lost+found")].contains(&&*name) {
+            continue;
+        }
+        let goal = to.join(&name);
+        if path.is_dir() {
+            fs::create_dir(&goal).map_err(failed(&goal))?;
+            copy_server_files(&path, &goal)?;
+            sync_dir(&goal).map_err(failed(&goal))?;
+        } else {
+            let copy = fs::copy(&path, &goal).and_then(|_| fs::File::open(&goal)?.sync_all());
+            copy.map_err(failed(&goal))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the names in `dir` durable.
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    fs::File::open(dir)?.sync_all()
+}
