@@ -115,7 +115,7 @@ pub use status::Status;
 pub use table::{CheckProgress, CheckReport, FileUsage, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{
-    Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, storage,
+    Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,
 };
 pub use trx::{Isolation, TransactionOptions};
 pub use versioned::{LongValues, ReadRequest, ReadValue};

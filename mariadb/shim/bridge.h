@@ -169,7 +169,7 @@ int tp_stop_page_trace(const tp_db *db);
 /* A backup into a directory that is empty or does not exist: tables first, then the server's files of them, while definitions do not
    change; then its end, for which it is made complete. `info`: lines for its file tidepool_backup_info. One that is given back before
    leaves nothing. */
-typedef struct tp_backup_place {
+typedef struct {
   const char *dir;
   size_t dir_len;
   const char *base; /* of an incremental backup: an earlier one; null for a complete backup */
@@ -189,6 +189,16 @@ int tp_begin_shutdown(tp_db *db);
 int tp_status(const tp_db *db, void *context,
               void (*counter)(void *context, const char *name, size_t name_len, uint64_t value),
               void (*sentence)(void *context, const char *name, size_t name_len, const char *text, size_t text_len));
+/* What the calling thread has done since it began: a difference says what a call took. */
+typedef struct {
+  uint64_t pages_accessed;
+  uint64_t pages_updated;
+  uint64_t pages_read; /* from files, while the thread waited */
+  uint64_t read_ns;    /* how long it waited for those */
+  uint64_t pages_prefetched;
+  uint64_t undo_records_read;
+} tp_thread_work;
+void tp_thread_work_now(const tp_db *db, tp_thread_work *work);
 int tp_status_text(const tp_db *db, void *context, void (*text)(void *context, const char *text, size_t len));
 
 /* ---- rows of the information_schema tables */

@@ -19,6 +19,7 @@
 #define TIDEPOOL_HA_TIDEPOOL_H
 
 #include "bridge.h"
+#include "counted_call.h"
 #include "errors.h"
 #include "foreign_key_check.h"
 #include "server_versions.h"

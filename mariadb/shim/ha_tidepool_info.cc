@@ -129,6 +129,7 @@ int ha_tidepool::info(uint flag) {
   if (flag & HA_STATUS_AUTO) stats.auto_increment_value = tp_auto_increment(shared->table);
   if (!(flag & (HA_STATUS_VARIABLE | HA_STATUS_CONST))) return 0;
 
+  const Counted_call counted(this);
   sample_statistics(false);
   if (flag & HA_STATUS_VARIABLE) {
     /* 0 makes the optimizer believe that the table is empty; others want to know: SHOW TABLE STATUS, and whoever looks for
@@ -158,6 +159,7 @@ int ha_tidepool::info(uint flag) {
 }
 
 ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const key_range *max, page_range *) {
+  const Counted_call counted(this);
   const uint index = shared->layouts.tree_of(keynr);
   const KEY *key = &table->key_info[keynr];
   Search made;

@@ -270,6 +270,7 @@ int ha_tidepool::index_end() {
 }
 
 int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
+  const Counted_call counted(this);
   return in_turn(read_index(buf, key, map, flag));
 }
 
@@ -382,10 +383,18 @@ int ha_tidepool::lock_peeked(uchar *buf, bool forward, Bound bound) {
   return error;
 }
 
-int ha_tidepool::index_next(uchar *buf) { return in_turn(step(buf, true, ANY_KEY)); }
-int ha_tidepool::index_prev(uchar *buf) { return step(buf, false, ANY_KEY); }
+int ha_tidepool::index_next(uchar *buf) {
+  const Counted_call counted(this);
+  return in_turn(step(buf, true, ANY_KEY));
+}
+
+int ha_tidepool::index_prev(uchar *buf) {
+  const Counted_call counted(this);
+  return step(buf, false, ANY_KEY);
+}
 
 int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
+  const Counted_call counted(this);
   /* The search key is still there from index_read_map; a caller with another one is served by comparing columns. */
   if (search_len) return step(buf, true, SAME_KEY);
   return handler::index_next_same(buf, key, key_len);
@@ -399,6 +408,7 @@ int ha_tidepool::read_range_first(const key_range *start, const key_range *end, 
 }
 
 int ha_tidepool::index_first(uchar *buf) {
+  const Counted_call counted(this);
   if (int error = ready()) return error;
   note_range_end();
   at_point = after_search = ends_with_search = false;
@@ -409,6 +419,7 @@ int ha_tidepool::index_first(uchar *buf) {
 }
 
 int ha_tidepool::index_last(uchar *buf) {
+  const Counted_call counted(this);
   if (int error = ready()) return error;
   note_range_end();
   at_point = after_search = ends_with_search = false;
@@ -453,7 +464,10 @@ int ha_tidepool::rnd_end() {
   return 0;
 }
 
-int ha_tidepool::rnd_next(uchar *buf) { return in_turn(read_next_row(buf)); }
+int ha_tidepool::rnd_next(uchar *buf) {
+  const Counted_call counted(this);
+  return in_turn(read_next_row(buf));
+}
 
 int ha_tidepool::read_next_row(uchar *buf) {
   if (int error = ready()) return error;
@@ -491,6 +505,7 @@ void ha_tidepool::put_ref() {
 }
 
 int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
+  const Counted_call counted(this);
   const int error = in_turn(read_position(buf, pos));
   /* For REPLACE and the like, after a duplicate. */
   if (unlikely(error) && memcmp(pos, dup_ref, ref_length) == 0) duplicate_unread = error;

@@ -105,6 +105,7 @@ int ha_tidepool::note_written() {
 }
 
 int ha_tidepool::write_row(const uchar *record) {
+  const Counted_call counted(this);
   if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
   if (table->next_number_field && record == table->record[0])
@@ -147,6 +148,7 @@ int ha_tidepool::write_complete(const uchar *record) {
 }
 
 int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
+  const Counted_call counted(this);
   if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
   const bool old_lacks = lacks_indexed_columns(table->read_set), new_lacks = lacks_indexed_columns(table->write_set);
@@ -238,6 +240,7 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
 }
 
 int ha_tidepool::delete_row(const uchar *record) {
+  const Counted_call counted(this);
   if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
   if (unlikely(is_update_refused()))

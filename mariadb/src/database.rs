@@ -335,6 +335,40 @@ pub unsafe extern "C" fn tp_status(
     })
 }
 
+/// What the calling thread has done since it began: a `tp_thread_work`.
+#[repr(C)]
+pub struct ThreadWork {
+    pages_accessed: u64,
+    pages_updated: u64,
+    pages_read: u64,
+    read_ns: u64,
+    pages_prefetched: u64,
+    undo_records_read: u64,
+}
+
+/// Stores what the calling thread has done.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_thread_work_now(db: *const Db, work: *mut ThreadWork) {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        let (pages, undo_records_read) = unsafe { &*db }.thread_work();
+        let now = ThreadWork {
+            pages_accessed: pages.pages_accessed,
+            pages_updated: pages.pages_updated,
+            pages_read: pages.pages_read,
+            read_ns: pages.read_time.as_nanos() as u64,
+            pages_prefetched: pages.pages_prefetched,
+            undo_records_read,
+        };
+        // SAFETY: a valid place from the shim.
+        unsafe { work.write(now) };
+        Ok(TP_OK)
+    });
+}
+
 /// The text of `SHOW ENGINE TIDEPOOL STATUS`.
 ///
 /// # Safety

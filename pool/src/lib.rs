@@ -77,7 +77,7 @@ pub use residents::Resident;
 pub use resize::{ResizeState, ResizeStatus};
 pub use signal::Signal;
 pub use space::Space;
-pub use stats::PoolStats;
+pub use stats::{PoolStats, ThreadWork};
 pub use step::{Steps, survive};
 pub use tap::Sample;
 pub use tier::split::TierDecision;

@@ -97,6 +97,55 @@ impl Drop for OwnCell {
 
 thread_local! {
     static OWN_CELL: OwnCell = OwnCell::claim();
+    static WORK: std::cell::Cell<ThreadWork> = const { std::cell::Cell::new(ThreadWork::NONE) };
+}
+
+/// What a thread has asked of pools since it began: the difference of two says what a statement
+/// took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadWork {
+    /// Accesses of pages.
+    pub pages_accessed: u64,
+    /// Pages changed, each time that a mini-transaction did so.
+    pub pages_updated: u64,
+    /// Pages read from their files while the thread waited.
+    pub pages_read: u64,
+    /// How long it waited for those.
+    pub read_time: Duration,
+    /// Pages that it asked to be read ahead.
+    pub pages_prefetched: u64,
+}
+
+impl ThreadWork {
+    const NONE: ThreadWork = ThreadWork {
+        pages_accessed: 0,
+        pages_updated: 0,
+        pages_read: 0,
+        read_time: Duration::ZERO,
+        pages_prefetched: 0,
+    };
+}
+
+/// Counts what the calling thread does, beside the counters of all.
+fn note_work(note: impl FnOnce(&mut ThreadWork)) {
+    WORK.with(|cell| {
+        let mut work = cell.get();
+        note(&mut work);
+        cell.set(work);
+    });
+}
+
+/// The calling thread has waited for a page to be read.
+pub(crate) fn note_read(took: Duration) {
+    note_work(|work| {
+        work.pages_read += 1;
+        work.read_time += took;
+    });
+}
+
+/// The calling thread has asked for pages to be read ahead.
+pub(crate) fn note_prefetched(pages: usize) {
+    note_work(|work| work.pages_prefetched += pages as u64);
 }
 
 /// The number of the calling thread's cell.
@@ -113,11 +162,21 @@ struct Cell(AtomicU64);
 /// A counter that many threads increment often and few read.
 pub(crate) struct ShardedCounter {
     cells: Box<[Cell]>,
+    /// Where a thread without a cell counts what it adds itself.
+    of_thread: fn(&mut ThreadWork) -> &mut u64,
 }
 
 impl ShardedCounter {
-    pub(crate) fn new() -> ShardedCounter {
-        ShardedCounter { cells: (0..CELLS).map(|_| Cell::default()).collect() }
+    pub(crate) fn new(of_thread: fn(&mut ThreadWork) -> &mut u64) -> ShardedCounter {
+        ShardedCounter { cells: (0..CELLS).map(|_| Cell::default()).collect(), of_thread }
+    }
+
+    /// What grows by one with each increment by the calling thread, and by nothing else.
+    fn of_this_thread(&self) -> u64 {
+        match own_cell() {
+            SHARED_CELL => *(self.of_thread)(&mut WORK.get()),
+            own => self.cells[own].0.load(Relaxed),
+        }
     }
 
     #[inline]
@@ -126,6 +185,7 @@ impl ShardedCounter {
         let cell = &self.cells[own].0;
         if own == SHARED_CELL {
             cell.fetch_add(1, Relaxed);
+            note_work(|work| *(self.of_thread)(work) += 1);
         } else {
             // Nobody else writes this cell: no need for the bus to be locked.
             cell.store(cell.load(Relaxed) + 1, Relaxed);
@@ -161,8 +221,8 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new() -> Counters {
         Counters {
-            read_requests: ShardedCounter::new(),
-            write_requests: ShardedCounter::new(),
+            read_requests: ShardedCounter::new(|work| &mut work.pages_accessed),
+            write_requests: ShardedCounter::new(|work| &mut work.pages_updated),
             reads: AtomicU64::new(0),
             reads_us: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
@@ -178,6 +238,17 @@ impl Counters {
             wait_free_us: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counters {
+    /// What the calling thread has done. Other pools' work is in it where a pool has no counter.
+    pub(crate) fn thread_work(&self) -> ThreadWork {
+        ThreadWork {
+            pages_accessed: self.read_requests.of_this_thread(),
+            pages_updated: self.write_requests.of_this_thread(),
+            ..WORK.get()
         }
     }
 }
@@ -204,15 +275,17 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_among_more_threads_than_cells() {
-        let counter = ShardedCounter::new();
+        let counter = ShardedCounter::new(|work| &mut work.pages_accessed);
         for _ in 0..2 {
             let barrier = std::sync::Barrier::new(150);
             std::thread::scope(|scope| {
                 for _ in 0..150 {
                     scope.spawn(|| {
                         counter.increment();
+                        let own = counter.of_this_thread();
                         barrier.wait();
                         (0..100).for_each(|_| counter.increment());
+                        assert_eq!(counter.of_this_thread() - own, 100, "also without a cell");
                     });
                 }
             });

@@ -75,7 +75,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
-use tidepool_pool::{Advice, CompressedTier, Lsn, PageCompression, Pool};
+use tidepool_pool::{Advice, CompressedTier, Lsn, PageCompression, Pool, ThreadWork};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -621,6 +621,12 @@ impl Db {
         let process = inner.env.governor().report().own_resident_bytes;
         let above_pool = memory_above_pool(&inner.trx_system, &inner.sort_memory);
         MemoryReport::new(inner.env.pool(), above_pool, process)
+    }
+
+    /// What the calling thread has asked of the pool since it began, and the number of undo records
+    /// that it has read for older versions. The difference of two answers is what a statement took.
+    pub fn thread_work(&self) -> (ThreadWork, u64) {
+        (self.inner.env.pool().thread_work(), crate::undo::records_read_by_thread())
     }
 
     /// All counters.

@@ -43,3 +43,4 @@ pub use log::UndoLog;
 pub use open::{Found, FoundLog};
 pub use record::{LogState, Record};
 pub use stream::Undo;
+pub(crate) use stream::records_read_by_thread;

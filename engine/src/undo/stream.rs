@@ -1,6 +1,7 @@
 //! Streams: lists of undo pages that transactions take turns to append to, and the directory that
 //! leads to them.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,6 +24,15 @@ use crate::format::entry::RollPointer;
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use crate::space::Allocation;
+
+thread_local! {
+    static READ_BY_THREAD: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many undo records the calling thread has read, for older versions or to roll back.
+pub(crate) fn records_read_by_thread() -> u64 {
+    READ_BY_THREAD.get()
+}
 
 /// Where purge stands in a stream.
 #[derive(Debug, Clone, Copy)]
@@ -298,6 +308,7 @@ impl Undo {
 
     /// Reads the record at `at`, whichever stream it is in.
     pub fn read<R>(&self, at: RollPointer, f: impl FnOnce(Record<'_>) -> Result<R>) -> Result<R> {
+        READ_BY_THREAD.set(READ_BY_THREAD.get() + 1);
         let page = self.shared(at.page)?;
         let header = PageHeader::read(&page)
             .filter(|_| page_type(&page) == PageType::UNDO)

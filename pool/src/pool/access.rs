@@ -8,7 +8,7 @@ use crate::pool::Pool;
 use crate::pool::load::Load;
 use crate::replacement::Access;
 use crate::space::Space;
-use crate::stats::count;
+use crate::stats::{count, note_prefetched};
 use crate::sync::Wants;
 
 /// The most page numbers in one prefetch that are looked at.
@@ -226,6 +226,7 @@ impl Pool {
         if wanted.is_empty() {
             return;
         }
+        note_prefetched(wanted.len());
         self.read_ahead.request(&wanted);
         match self.background.runs() {
             true => self.background.wake_read_ahead(),

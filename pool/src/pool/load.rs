@@ -13,7 +13,7 @@ use crate::page::{self, PageId};
 use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
-use crate::stats::{count, count_time};
+use crate::stats::{count, count_time, note_read};
 use crate::step::survive;
 use crate::tier::Origin;
 
@@ -125,6 +125,7 @@ impl Pool {
             }
             count(&self.counters.reads);
             count_time(&self.counters.reads_us, took);
+            note_read(took);
         }
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);

@@ -48,7 +48,7 @@ use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
 use crate::resize::Resize;
 use crate::space::Space;
-use crate::stats::{Counters, PoolStats};
+use crate::stats::{Counters, PoolStats, ThreadWork};
 use crate::storage::Storage;
 use crate::tap::{self, Taps};
 use crate::tier::{CompressedTier, Tier};
@@ -336,6 +336,11 @@ impl Pool {
     /// `None` once a batch was written and no page is left whose write failed.
     pub fn last_write_error(&self) -> Option<Error> {
         self.last_write_error.lock().clone()
+    }
+
+    /// What the calling thread has done; see [`ThreadWork`].
+    pub fn thread_work(&self) -> ThreadWork {
+        self.counters.thread_work()
     }
 
     /// The counters.
