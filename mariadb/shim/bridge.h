@@ -210,7 +210,8 @@ enum tp_explain_table {
   TP_LOCKS = 4,
   TP_CACHE_ADVICE = 5,
   TP_MEMORY_DECISIONS = 6,
-  TP_TABLE_FILES = 7
+  TP_TABLE_FILES = 7,
+  TP_DEADLOCKS = 8
 };
 
 enum tp_value_kind {
@@ -373,7 +374,12 @@ typedef struct {
    transaction, with a function that is called by the waiting thread when it is about to wait for another's lock: `holder` is 0 if
    that one has no name. The holder's transaction does not end before the function returns. The answer: 1 if the holder will be
    killed for it. */
-void tp_set_wait_observer(const tp_db *db, int (*waits_for)(uintptr_t waiter, uintptr_t holder));
+/* statement_of: writes what a connection executes now to `text`, of `capacity` bytes, and gives its
+   length; 0: not known. Called by a thread that waits for a lock and holds no mutex of the engine. */
+void tp_set_wait_observer(const tp_db *db, int (*waits_for)(uintptr_t waiter, uintptr_t holder),
+                          size_t (*statement_of)(uint64_t connection, char *text, size_t capacity));
+/* Whether each deadlock is written to the log. */
+int tp_set_log_deadlocks(tp_db *db, uint8_t on);
 
 int tp_transaction_new(tp_db *db, tp_transaction **transaction);
 /* Rolls back what is unfinished. */

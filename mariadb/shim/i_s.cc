@@ -2,6 +2,7 @@
 #include "i_s.h"
 #include "engine.h"
 #include "errors.h"
+#include "session.h"
 #include "server_versions.h"
 #include "sql_acl.h"
 #include "sql_parse.h"
@@ -14,7 +15,7 @@ st_mysql_information_schema interface = {MYSQL_INFORMATION_SCHEMA_INTERFACE_VERS
 namespace {
 
 constexpr const Schema_table *TABLES[] = {&BUFFER_POOL, &BUFFER_POOL_BY_INDEX, &TRX, &LOCKS, &CACHE_ADVICE,
-                                            &MEMORY_DECISIONS, &TABLE_FILES};
+                                            &MEMORY_DECISIONS, &TABLE_FILES, &DEADLOCKS};
 
 const Schema_table *table_named(const char *name) {
   for (const Schema_table *table : TABLES)
@@ -56,14 +57,8 @@ void store_time(THD *thd, Field *field, uint64_t micros) {
 /* What a connection is executing now; null if it is gone, idle, or too busy to be asked. */
 void store_statement(Field *field, uint64_t connection) {
   char text[QUERY_LENGTH_MAX * 3 + 1];
-  size_t len = 0;
   CHARSET_INFO *charset = system_charset_info;
-  if (THD *thd = find_thread_by_id(static_cast<longlong>(connection))) {
-    /* Its LOCK_thd_kill is ours: it can't end. */
-    len = thd_query_safe(thd, text, sizeof text);
-    charset = thd->charset();
-    mysql_mutex_unlock(&thd->LOCK_thd_kill);
-  }
+  const size_t len = statement_of(connection, text, sizeof text, &charset);
   if (!len) {
     field->set_null();
     return;

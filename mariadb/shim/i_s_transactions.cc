@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
-/* Columns of TIDEPOOL_TRX and TIDEPOOL_LOCKS, in the order of mariadb/src/explain.rs. */
+/* Columns of TIDEPOOL_TRX, TIDEPOOL_LOCKS and TIDEPOOL_DEADLOCKS, in the order of
+   mariadb/src/explain.rs. */
 #include "i_s.h"
 
 namespace tidepool::i_s {
@@ -43,6 +44,25 @@ const ST_FIELD_INFO locks_columns[] = {
     /* the first of those that a request waits for, and how many there are */
     Column("blocking_trx_id", ULonglong(), NULLABLE),
     Column("blocking_trxs", ULonglong(), NOT_NULL),
+    CEnd()};
+
+const ST_FIELD_INFO deadlocks_columns[] = {
+    Column("deadlock_id", ULonglong(), NOT_NULL),
+    Column("found_at", Datetime(6), NOT_NULL),
+    /* each waited for the next, the last for the first */
+    Column("position", ULonglong(), NOT_NULL),
+    Column("trx_id", ULonglong(), NOT_NULL),
+    Column("trx_mysql_thread_id", ULonglong(), NULLABLE),
+    Column("trx_query", Varchar(QUERY_LENGTH_MAX), NULLABLE),
+    /* the lock that it waited for; NULL: of a table that is gone */
+    Column("table_schema", Varchar(NAME_CHAR_LEN), NULLABLE),
+    Column("table_name", Varchar(3 * NAME_CHAR_LEN), NULLABLE),
+    Column("index_name", Varchar(NAME_CHAR_LEN), NULLABLE),
+    /* in hexadecimal */
+    Column("lock_key", Varchar(KEY_LENGTH), NOT_NULL),
+    Column("trx_rows_modified", ULonglong(), NOT_NULL),
+    /* YES or NO */
+    Column("is_victim", Varchar(3), NOT_NULL),
     CEnd()};
 
 } // namespace tidepool::i_s

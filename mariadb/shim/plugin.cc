@@ -156,5 +156,6 @@ maria_declare_plugin(tidepool){
     tidepool::i_s::plugin(tidepool::i_s::LOCKS, "Locks of rows and of ranges, held and waited for"),
     tidepool::i_s::plugin(tidepool::i_s::CACHE_ADVICE, "What other sizes of the buffer pool would bring"),
     tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS, "When and why the buffer pool got another size"),
-    tidepool::i_s::plugin(tidepool::i_s::TABLE_FILES, "What the file of each table takes on disk")
+    tidepool::i_s::plugin(tidepool::i_s::TABLE_FILES, "What the file of each table takes on disk"),
+    tidepool::i_s::plugin(tidepool::i_s::DEADLOCKS, "The newest deadlocks, with all statements")
 maria_declare_plugin_end;

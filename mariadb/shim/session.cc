@@ -182,6 +182,28 @@ static int waits_for(uintptr_t waiter, uintptr_t holder) {
   return thd_rpl_deadlock_check(reinterpret_cast<THD *>(waiter), reinterpret_cast<THD *>(holder));
 }
 
+size_t statement_of(uint64_t connection, char *text, size_t capacity, CHARSET_INFO **charset) {
+  THD *thd = find_thread_by_id(static_cast<longlong>(connection));
+  if (!thd) return 0;
+  /* Its LOCK_thd_kill is ours: it can't end. */
+  const size_t len = thd_query_safe(thd, text, capacity);
+  *charset = thd->charset();
+  mysql_mutex_unlock(&thd->LOCK_thd_kill);
+  return len;
+}
+
+/* The same in UTF-8, for the report of a deadlock. */
+static size_t statement_in_utf8(uint64_t connection, char *text, size_t capacity) {
+  char as_sent[1024];
+  CHARSET_INFO *charset = system_charset_info;
+  const size_t len = statement_of(connection, as_sent, sizeof as_sent, &charset);
+  if (!len) return 0;
+  uint errors = 0;
+  CHARSET_INFO *utf8 = &my_charset_utf8mb4_general_ci;
+  return copy_and_convert(text, static_cast<uint32>(capacity), utf8, as_sent,
+                          static_cast<uint32>(len), charset, &errors);
+}
+
 static void end_transaction(Session *session) {
   if (unlikely(session->xa_prepared)) {
     std::lock_guard<std::mutex> guard(prepared_mutex);
@@ -512,7 +534,7 @@ static void kill_query(THD *thd, enum thd_kill_levels) {
 }
 
 void setup_transactions(handlerton *hton) {
-  tp_set_wait_observer(engine.db, waits_for);
+  tp_set_wait_observer(engine.db, waits_for, statement_in_utf8);
   hton->savepoint_offset = sizeof(tp_savepoint);
   hton->savepoint_set = Hook<savepoint_set>();
   hton->savepoint_rollback = Hook<savepoint_rollback>();

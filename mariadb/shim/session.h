@@ -100,6 +100,9 @@ inline int row_lock_of(enum thr_lock_type type) {
 /* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which NOWAIT and WAIT n
    set), in seconds. */
 ulong lock_wait_timeout(THD *thd);
+/* Copies what a connection is executing now to `text`, and gives its length; 0 if the connection is
+   gone, idle, or too busy to be asked. */
+size_t statement_of(uint64_t connection, char *text, size_t capacity, CHARSET_INFO **charset);
 
 /* Closes tables that were opened for referential actions (foreign_key_action.cc). */
 void close_children(Session *session);

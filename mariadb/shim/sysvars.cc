@@ -15,6 +15,7 @@ ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_p
     open_files, force_recovery, page_compression, compressed_tier;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, direct_io, read_only, memory_guard;
+my_bool print_all_deadlocks;
 my_bool start_empty, accept_log_loss;
 char *home_dir, *page_trace_file;
 char nothing[] = "", *backup_to = nothing;
@@ -137,6 +138,11 @@ void set_lost_update(THD *thd, st_mysql_sys_var *, void *variable, const void *v
 void set_detect(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const my_bool v = *static_cast<const my_bool *>(value);
   apply<my_bool>(thd, variable, value, tp_set_deadlock_detect(engine.db, v));
+}
+
+void set_print_deadlocks(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const my_bool v = *static_cast<const my_bool *>(value);
+  apply<my_bool>(thd, variable, value, tp_set_log_deadlocks(engine.db, v));
 }
 
 void set_cache_advice(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
@@ -295,6 +301,8 @@ MYSQL_SYSVAR_BOOL(lost_update_check, lost_update_check, PLUGIN_VAR_OPCMDARG,
 MYSQL_SYSVAR_BOOL(deadlock_detect, deadlock_detect, PLUGIN_VAR_OPCMDARG,
                   "Deadlocks are looked for; if not, lock waits end by tidepool_lock_wait_timeout", nullptr, set_detect,
                   TRUE);
+MYSQL_SYSVAR_BOOL(print_all_deadlocks, print_all_deadlocks, PLUGIN_VAR_OPCMDARG,
+                  "Each deadlock is written to the error log", nullptr, set_print_deadlocks, FALSE);
 MYSQL_SYSVAR_BOOL(use_direct_io, direct_io, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "Files are read and written past the page cache of the operating system, where it allows that",
                   nullptr, nullptr, TRUE);
@@ -376,6 +384,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(max_purge_lag_delay),
                                         MYSQL_SYSVAR(lost_update_check),
                                         MYSQL_SYSVAR(deadlock_detect),
+                                        MYSQL_SYSVAR(print_all_deadlocks),
                                         MYSQL_SYSVAR(use_direct_io),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
@@ -453,6 +462,8 @@ int apply_at_start() {
     sql_print_warning("Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect: they count only with "
                       "tidepool_buffer_pool_replacement=midpoint");
   start_page_trace_of_option();
+  if (print_all_deadlocks)
+    if (int result = tp_set_log_deadlocks(engine.db, 1)) return result;
   return cache_advice ? TP_OK : tp_set_cache_advice(engine.db, 0);
 }
 

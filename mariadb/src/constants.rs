@@ -90,6 +90,7 @@ pub(crate) const TP_LOCKS: c_int = 4;
 pub(crate) const TP_CACHE_ADVICE: c_int = 5;
 pub(crate) const TP_MEMORY_DECISIONS: c_int = 6;
 pub(crate) const TP_TABLE_FILES: c_int = 7;
+pub(crate) const TP_DEADLOCKS: c_int = 8;
 
 // Kinds of a value in such a table.
 pub(crate) const TP_VALUE_NULL: c_int = 0;

@@ -186,6 +186,7 @@ setters! {
     tp_set_max_purge_lag_delay(db, value: u64) db.set_max_purge_lag_delay(Duration::from_micros(value));
     /// Whether deadlocks are looked for.
     tp_set_deadlock_detect(db, value: u8) db.set_deadlock_detect(value != 0);
+    tp_set_log_deadlocks(db, value: u8) db.set_log_deadlocks(value != 0);
     /// Whether REPEATABLE READ refuses to write rows newer than its snapshot.
     tp_set_lost_update_check(db, value: u8) db.set_lost_update_check(value != 0);
     /// Whether the advisor is on.
@@ -384,7 +385,7 @@ pub unsafe extern "C" fn tp_status_text(
         let db = unsafe { &*db };
         let title = "BUFFER POOL AND MEMORY\n----------------------";
         let mut status = format!("{title}\n{}\n{}", db.buffer_pool(), db.status());
-        if let Some(deadlock) = db.latest_deadlock() {
+        if let Some(deadlock) = db.deadlocks().first() {
             status.push_str(&format!("LATEST DEADLOCK\n---------------\n{deadlock}"));
         }
         give(context, status.as_ptr().cast(), status.len());

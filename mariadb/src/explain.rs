@@ -8,17 +8,17 @@ use std::ffi::{c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidepool::explain::{
-    BufferPoolReport, CachedIndex, LockReport, MemoryDecision, Owner, TableFile, TransactionReport,
-    TransactionState,
+    BufferPoolReport, CachedIndex, DeadlockReport, LockReport, MemoryDecision, Owner, TableFile,
+    TransactionReport, TransactionState,
 };
 use tidepool::lock::report::Covers;
 use tidepool::{Advice, Db, FileUsage, Isolation, LockMode};
 
 use crate::boundary::{TP_OK, guard};
 use crate::constants::{
-    TP_BUFFER_POOL, TP_BUFFER_POOL_BY_INDEX, TP_CACHE_ADVICE, TP_LOCKS, TP_MEMORY_DECISIONS,
-    TP_TABLE_FILES, TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL, TP_VALUE_REAL,
-    TP_VALUE_STATEMENT, TP_VALUE_TEXT, TP_VALUE_TIME, TP_VALUE_UNSIGNED,
+    TP_BUFFER_POOL, TP_BUFFER_POOL_BY_INDEX, TP_CACHE_ADVICE, TP_DEADLOCKS, TP_LOCKS,
+    TP_MEMORY_DECISIONS, TP_TABLE_FILES, TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL,
+    TP_VALUE_REAL, TP_VALUE_STATEMENT, TP_VALUE_TEXT, TP_VALUE_TIME, TP_VALUE_UNSIGNED,
 };
 
 const MIB: f64 = (1 << 20) as f64;
@@ -112,6 +112,7 @@ pub unsafe extern "C" fn tp_explain(
             TP_CACHE_ADVICE => cache_advice(&db.advice(), &mut take),
             TP_MEMORY_DECISIONS => memory_decisions(&db.memory_decisions(), &mut take),
             TP_TABLE_FILES => table_files(&db.table_files(), &mut take),
+            TP_DEADLOCKS => deadlocks(&db.deadlocks(), &mut take),
             _ => {}
         }
         Ok(TP_OK)
@@ -248,6 +249,31 @@ fn locks(rows: &[LockReport], take: Take<'_>) {
         ]);
         if !wanted {
             return;
+        }
+    }
+}
+
+fn deadlocks(rows: &[DeadlockReport], take: Take<'_>) {
+    for deadlock in rows {
+        for (member, at) in deadlock.transactions.iter().zip(1..) {
+            let [schema, table] = table_name(member.index.as_ref().map(|index| &index.0));
+            let wanted = take(&[
+                Cell::Unsigned(deadlock.number),
+                Cell::Time(deadlock.at),
+                Cell::Unsigned(at),
+                Cell::Unsigned(member.id),
+                Cell::or_null(member.session, Cell::Unsigned),
+                Cell::or_null(member.statement.as_deref(), Cell::Text),
+                schema,
+                table,
+                Cell::or_null(member.index.as_ref(), |index| Cell::Text(&index.1)),
+                Cell::Text(&hex(&member.key)),
+                Cell::Unsigned(member.undo_records),
+                Cell::Text(if member.is_victim { "YES" } else { "NO" }),
+            ]);
+            if !wanted {
+                return;
+            }
         }
     }
 }

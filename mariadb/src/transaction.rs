@@ -4,7 +4,7 @@
 //! A `tp_transaction` is a [`ServerTransaction`]: the one [`Transaction`] that a connection uses
 //! again and again, and the value of the entry that the last duplicate key error was about.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::mem::{align_of, size_of};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,13 +109,26 @@ pub unsafe extern "C" fn tp_transaction_begin(
     }
 }
 
-/// The shim's function that is told of waits; see bridge.h. The names are addresses of the server's
+/// The shim's functions; see bridge.h. The names of sessions are addresses of the server's
 /// connections, never looked into here.
-struct ServerObserver(extern "C" fn(usize, usize) -> c_int);
+struct ServerObserver {
+    waits_for: extern "C" fn(usize, usize) -> c_int,
+    statement_of: extern "C" fn(u64, *mut c_char, usize) -> usize,
+}
+
+/// Bytes of a statement that the report of a deadlock keeps.
+const STATEMENT_MAX: usize = 1024;
 
 impl WaitObserver for ServerObserver {
     fn waits_for(&self, waiter: SessionToken, holder: Option<SessionToken>) -> bool {
-        (self.0)(waiter.0, holder.map_or(0, |holder| holder.0)) != 0
+        (self.waits_for)(waiter.0, holder.map_or(0, |holder| holder.0)) != 0
+    }
+
+    fn statement_of(&self, session: u64) -> Option<String> {
+        let mut text = [0u8; STATEMENT_MAX];
+        let len = (self.statement_of)(session, text.as_mut_ptr().cast(), text.len());
+        let text = &text[..len.min(STATEMENT_MAX)];
+        (len > 0).then(|| String::from_utf8_lossy(text).into_owned())
     }
 }
 
@@ -127,10 +140,12 @@ impl WaitObserver for ServerObserver {
 pub unsafe extern "C" fn tp_set_wait_observer(
     db: *const Db,
     waits_for: extern "C" fn(usize, usize) -> c_int,
+    statement_of: extern "C" fn(u64, *mut c_char, usize) -> usize,
 ) {
     guard_or((), || {
+        let observer = ServerObserver { waits_for, statement_of };
         // SAFETY: an open data directory from the shim.
-        unsafe { &*db }.set_wait_observer(Box::new(ServerObserver(waits_for)));
+        unsafe { &*db }.set_wait_observer(Box::new(observer));
     });
 }
 

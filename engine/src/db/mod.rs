@@ -70,8 +70,8 @@ use crate::trx::{TransactionCore, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
@@ -237,6 +237,21 @@ impl Db {
     /// The catalog, for reports.
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.inner.catalog
+    }
+
+    /// A handle that keeps nothing open.
+    pub(crate) fn downgrade(&self) -> WeakDb {
+        WeakDb(Arc::downgrade(&self.inner))
+    }
+}
+
+/// See [`Db::downgrade`].
+pub(crate) struct WeakDb(Weak<Inner>);
+
+impl WeakDb {
+    /// The engine, if it is still open.
+    pub fn upgrade(&self) -> Option<Db> {
+        self.0.upgrade().map(|inner| Db { inner })
     }
 }
 

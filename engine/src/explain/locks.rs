@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{shown_id, shown_lock};
+use crate::catalog::Catalog;
 use crate::db::Db;
 use crate::lock::report::{Covers, LockRecord};
 use crate::lock::{LockMode, Owner};
@@ -80,12 +81,17 @@ impl Db {
 
     /// Table and index of every tree.
     pub(super) fn index_names(&self) -> HashMap<u32, (String, String)> {
-        let mut names = HashMap::new();
-        for (table, record) in self.catalog().tables() {
-            for (tree, def) in record.trees.iter().zip(&record.def.indexes) {
-                names.insert(tree.tree, (table.clone(), def.name.clone()));
-            }
-        }
-        names
+        index_names(self.catalog())
     }
+}
+
+/// Table and index of every tree.
+pub(super) fn index_names(catalog: &Catalog) -> HashMap<u32, (String, String)> {
+    let mut names = HashMap::new();
+    for (table, record) in catalog.tables() {
+        for (tree, def) in record.trees.iter().zip(&record.def.indexes) {
+            names.insert(tree.tree, (table.clone(), def.name.clone()));
+        }
+    }
+    names
 }

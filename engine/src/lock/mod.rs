@@ -146,6 +146,8 @@ pub struct Locks {
     graph: wait::WaitGraph,
     no_detection: AtomicBool,
     observer: OnceLock<Box<dyn WaitObserver>>,
+    /// The newest ones.
+    pub(crate) deadlocks: deadlock::Deadlocks,
     failure: Arc<Failure>,
     sleepers: Arc<Sleepers>,
     /// Counters.
@@ -166,9 +168,16 @@ impl Locks {
         self.no_detection.store(!detect, Ordering::Relaxed);
     }
 
-    /// The newest deadlock, if there was one.
-    pub(crate) fn latest_deadlock(&self) -> Option<deadlock::Deadlock> {
-        self.graph.newest_deadlock()
+    /// Notes deadlocks with the statements that their members are at.
+    fn note(&self, deadlocks: Vec<deadlock::Deadlock>) {
+        for mut deadlock in deadlocks {
+            if let Some(observer) = self.observer.get() {
+                for member in deadlock.circle.iter_mut().filter(|member| member.session != 0) {
+                    member.statement = observer.statement_of(member.session);
+                }
+            }
+            self.deadlocks.add(deadlock);
+        }
     }
 
     /// Memory of the locks held, about, bytes.
@@ -259,11 +268,12 @@ impl Locks {
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
         // Before the graph is looked at: who is to be rolled back anyway is the best victim.
         self.tell(owner, target);
-        let victims = if self.no_detection.load(Ordering::Relaxed) {
-            Vec::new()
-        } else {
-            self.graph.enter(owner, target.clone(), &self.keys)
+        let wait::Entered { victims, deadlocks } = match self.no_detection.load(Ordering::Relaxed) {
+            true => wait::Entered::default(),
+            false => self.graph.enter(owner, target.clone(), &self.keys),
         };
+        // While the victims still wait, and are at the statements that have brought them here.
+        self.note(deadlocks);
         self.counters.deadlocks.fetch_add(victims.len() as u64, Ordering::Relaxed);
         let me = victims.iter().any(|victim| victim.number() == owner.number());
         let outcome = if me {

@@ -45,6 +45,15 @@ pub trait WaitObserver: Send + Sync {
     /// True if the embedder sees to it that the holder is rolled back: it is then the first choice
     /// when a deadlock needs a victim.
     fn waits_for(&self, waiter: SessionToken, holder: Option<SessionToken>) -> bool;
+
+    /// What the session of this number ([`Transaction::set_session_number`]) executes at this
+    /// moment, for the report of a deadlock; `None` if that is not known. It may have ended.
+    ///
+    /// [`Transaction::set_session_number`]: crate::Transaction::set_session_number
+    fn statement_of(&self, session: u64) -> Option<String> {
+        let _ = session;
+        None
+    }
 }
 
 impl Locks {

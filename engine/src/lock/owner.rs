@@ -110,6 +110,8 @@ pub struct Owner {
     requested: Mutex<Option<Requested>>,
     /// See [`super::observer`].
     session: Mutex<Option<SessionToken>>,
+    /// What reports call the session by; 0: none runs it.
+    session_number: AtomicU64,
     /// The embedder has said that it will be rolled back.
     gives_way: AtomicBool,
     /// Why its rollback can't be finished.
@@ -142,6 +144,7 @@ impl Owner {
             wake: Condvar::new(),
             requested: Mutex::default(),
             session: Mutex::default(),
+            session_number: AtomicU64::new(0),
             gives_way: AtomicBool::new(false),
             blocked: OnceLock::new(),
             version_cache: VersionCache::default(),
@@ -157,6 +160,16 @@ impl Owner {
     /// Unique among the living.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// What reports call its session by; 0: none runs it.
+    pub fn session_number(&self) -> u64 {
+        self.session_number.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_session_number(&self, number: u64) {
+        self.session_number.store(number, Ordering::Relaxed);
     }
 
     /// The transaction's id, once it has one.

@@ -24,14 +24,22 @@ pub(super) enum Target {
 #[derive(Default)]
 pub(super) struct WaitGraph {
     waiting: Mutex<HashMap<u64, (Arc<Owner>, Target)>>,
-    /// Taken under `waiting`, and nothing under it.
-    newest: Mutex<Option<Deadlock>>,
+}
+
+/// What comes of a wait's beginning.
+#[derive(Default)]
+pub(super) struct Entered {
+    /// Who must not go on waiting: either the one that has begun to, or others.
+    pub victims: Vec<Arc<Owner>>,
+    /// The cycles that it closed.
+    pub deadlocks: Vec<Deadlock>,
 }
 
 impl WaitGraph {
-    /// Adds `owner`, and returns the victims if that closes cycles: one that asks may wait for
-    /// several, and each may wait for it. Either `owner` alone, or others.
-    pub fn enter(&self, owner: &Arc<Owner>, target: Target, keys: &KeyLocks) -> Vec<Arc<Owner>> {
+    /// Adds `owner`, and finds the cycles that this closes: one that asks may wait for several, and
+    /// each may wait for it.
+    pub fn enter(&self, owner: &Arc<Owner>, target: Target, keys: &KeyLocks) -> Entered {
+        let mut deadlocks = Vec::new();
         let mut waiting = self.waiting.lock();
         let before = waiting.insert(owner.number(), (Arc::clone(owner), target));
         debug_assert!(before.is_none(), "one wait at a time");
@@ -45,22 +53,18 @@ impl WaitGraph {
             let victim =
                 cycle.iter().min_by_key(|member| (!member.gives_way(), member.undo_records()));
             let victim = victim.expect("a cycle has members").number();
-            *self.newest.lock() = Some(Deadlock::of(&cycle, victim));
+            deadlocks.push(Deadlock::of(&cycle, victim));
             // It waits no more: other cycles through it are broken as well.
             let victim = waiting.remove(&victim).expect("members of a cycle wait");
             if victim.0.number() == owner.number() {
                 // That breaks all of them.
                 waiting.extend(victims.into_iter().map(|other| (other.0.number(), other)));
-                return vec![victim.0];
+                return Entered { victims: vec![victim.0], deadlocks };
             }
             victims.push(victim);
         }
-        victims.into_iter().map(|victim| victim.0).collect()
-    }
-
-    /// The newest deadlock, if there was one.
-    pub fn newest_deadlock(&self) -> Option<Deadlock> {
-        self.newest.lock().clone()
+        let victims = victims.into_iter().map(|victim| victim.0).collect();
+        Entered { victims, deadlocks }
     }
 
     pub fn leave(&self, owner: &Owner) {

@@ -72,6 +72,7 @@ impl Activity {
 
     /// A transaction begins.
     pub fn begin(&self, owner: &Arc<Owner>, isolation: Isolation) {
+        owner.set_session_number(self.session.load(Relaxed));
         *self.owner.lock() = Some(Arc::clone(owner));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.phase.store(Phase::Running as u8, Relaxed);
