@@ -27,8 +27,8 @@
 //!
 //! # An incremental backup
 //! It has the images that were written since a base was made, which is an earlier backup, complete
-//! or incremental; and the log, as every backup has. [`manifest`] says how it knows. It is no data
-//! directory: [`combine`] makes one of it and its base.
+//! or incremental; and the log, as every backup has. `manifest.rs` says how it knows. It is no
+//! data directory: [`combine_backups`](crate::combine_backups) makes one of it and its base.
 //!
 //! # A backup that is interrupted
 //! [`UNFINISHED_MARK`] is the first thing that is durable in the target, and the last one to go, so
