@@ -375,7 +375,7 @@ typedef struct {
    that one has no name. The holder's transaction does not end before the function returns. The answer: 1 if the holder will be
    killed for it. */
 /* statement_of: writes what a connection executes now to `text`, of `capacity` bytes, and gives its
-   length; 0: not known. Called by a thread that waits for a lock and holds no mutex of the engine. */
+   length; 0: not known. Called by a thread that waits for a lock, without a mutex of the engine. */
 void tp_set_wait_observer(const tp_db *db, int (*waits_for)(uintptr_t waiter, uintptr_t holder),
                           size_t (*statement_of)(uint64_t connection, char *text, size_t capacity));
 /* Whether each deadlock is written to the log. */

@@ -398,7 +398,7 @@ impl Db {
     /// complete one of both.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) if there is no backup of this data directory in
+    /// [`Error::Format`] if there is no backup of this data directory in
     /// `base`.
     pub fn begin_backup_since(
         &self,
