@@ -16,18 +16,15 @@ use std::sync::Arc;
 
 use tidepool_pool::PageSize;
 use tidepool_pool::packed::{Image, PackedFile, Since, Stream};
-use tidepool_pool::storage::{AlignedBuf, Storage};
+use tidepool_pool::storage::Storage;
 
 use super::manifest::{FileRow, Manifest};
-use super::{mark_and_lock, refuse_unless_empty};
+use super::{PIECE, copy_file, mark_and_lock, refuse_unless_empty};
 use crate::error::{Error, Result};
 use crate::files::{INCREMENT_MARK, MANIFEST_FILE, TABLES_DIR, UNFINISHED_MARK, space_file_name};
 use crate::hot_list::HOT_LIST_FILE;
 use crate::page_files::{PageFiles, file_error};
 use crate::redo::REDO_DIR;
-
-/// Bytes of images taken in one step.
-const PIECE: usize = 1 << 20;
 
 /// What was made of backups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,18 +224,8 @@ impl Combination<'_> {
 
     /// Copies a file as it is.
     fn copy(&mut self, from: &dyn Storage, name: &str) -> Result<()> {
-        let from = from.open(name)?;
         self.made.push(name.into());
-        let to = self.target.create(name)?;
-        let (mut at, len) = (0, from.len()?);
-        let mut buf = AlignedBuf::zeroed(PIECE.min(len as usize));
-        while at < len {
-            let piece = (len - at).min(buf.len() as u64) as usize;
-            from.read_at(&mut buf[..piece], at)?;
-            to.write_at(&buf[..piece], at)?;
-            at += piece as u64;
-        }
-        Ok(to.sync_data()?)
+        copy_file(from, &*self.target, name)
     }
 }
 

@@ -128,7 +128,6 @@ pub struct Backup {
     /// Spaces whose turn comes.
     waiting: VecDeque<u32>,
     copying: Option<Copying>,
-    buf: AlignedBuf,
     progress: BackupProgress,
     /// What the backup holds, and of its base.
     manifest: Manifest,
@@ -174,7 +173,6 @@ impl Backup {
             log,
             waiting: VecDeque::from([SYSTEM_SPACE, UNDO_SPACE]),
             copying: None,
-            buf: AlignedBuf::zeroed(PIECE.next_multiple_of(env.page_size())),
             progress: BackupProgress { copied_bytes: 0, total_bytes: 0, log_bytes: 0 },
             made: LogCopy::file_names().into(),
             finished: false,
@@ -349,24 +347,25 @@ impl Backup {
     /// So that what is opened from the copy is warm soon. It is a hint, and any error of it none of
     /// the backup's.
     fn copy_hot_list(&mut self) {
-        let (env, target) = (&self.env, &self.target);
-        let copy = |buf: &mut AlignedBuf| -> Result<()> {
-            let from = env.storage().open(HOT_LIST_FILE)?;
-            let to = target.create(HOT_LIST_FILE)?;
-            let (mut at, len) = (0, from.len()?);
-            while at < len {
-                let piece = (len - at).min(buf.len() as u64) as usize;
-                from.read_at(&mut buf[..piece], at)?;
-                to.write_at(&buf[..piece], at)?;
-                at += piece as u64;
-            }
-            Ok(to.sync_data()?)
-        };
         self.made.push(HOT_LIST_FILE.into());
-        if copy(&mut self.buf).is_err() {
+        if copy_file(&**self.env.storage(), &*self.target, HOT_LIST_FILE).is_err() {
             let _ = self.target.remove_if_there(HOT_LIST_FILE);
         }
     }
+}
+
+/// Copies a file as it is, durable except for its name.
+fn copy_file(from: &dyn Storage, to: &dyn Storage, name: &str) -> Result<()> {
+    let (from, to) = (from.open(name)?, to.create(name)?);
+    let (mut at, len) = (0, from.len()?);
+    let mut buf = AlignedBuf::zeroed(PIECE.min(len as usize));
+    while at < len {
+        let piece = (len - at).min(buf.len() as u64) as usize;
+        from.read_at(&mut buf[..piece], at)?;
+        to.write_at(&buf[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(to.sync_data()?)
 }
 
 /// The page as it is now, sealed as for its file. False if its file is gone.
