@@ -227,6 +227,62 @@ fn locked_memory_is_no_more_than_what_is_used() {
     server.stop();
 }
 
+/// Makes a table with rows of a kilobyte.
+fn make_table(conn: &mut Conn, rows: u64) {
+    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(1000))").expect("a table");
+    for from in (0..rows).step_by(50_000) {
+        conn.query_drop(format!(
+            "INSERT INTO t SELECT seq + {from}, REPEAT('x', 1000) FROM seq_1_to_50000"
+        ))
+        .expect("rows");
+    }
+}
+
+/// Reads all rows of the table.
+fn sum(conn: &mut Conn) -> u64 {
+    text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t").parse().expect("a number")
+}
+
+#[test]
+fn a_limit_is_lowered_below_a_server_in_the_documented_order() {
+    let group = match MemoryCgroup::create(512 * MIB) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let options = Options::new("lowered_limit").cgroup(group.procs()).arg("--skip-log-bin");
+    let Some(mut server) = start(options) else { return };
+    let conn = &mut server.connect_to("test");
+    let rows = 10 * 50_000;
+    make_table(conn, rows);
+    assert_eq!(sum(conn), rows * 1000);
+    let full = number(conn, "buffer_pool_resident_bytes");
+    let limit = 320 * MIB;
+    assert!(full > limit, "the pool has only {} MiB", full / MIB);
+    // docs/operations/memory.md: a ceiling first, the limit when the pool has that size, then no
+    // ceiling.
+    let ceiling = limit / 100 * 60;
+    conn.query_drop(format!("SET GLOBAL tidepool_buffer_pool_size = {ceiling}")).expect("is set");
+    wait_until("the ceiling", || number(conn, "buffer_pool_resident_bytes") <= ceiling);
+    group.set_limit(limit).expect("what is in use fits the limit");
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 0").expect("is set");
+    wait_until("the room that is left", || {
+        assert_eq!(sum(conn), rows * 1000);
+        let resident = number(conn, "buffer_pool_resident_bytes");
+        assert!(resident < limit, "{} MiB of {}", resident / MIB, limit / MIB);
+        resident > ceiling
+    });
+    assert_eq!(number(conn, "memory_limit_bytes"), limit);
+    // And back.
+    group.set_limit(512 * MIB).expect("a limit can be raised");
+    wait_until("the old size", || {
+        assert_eq!(sum(conn), rows * 1000);
+        number(conn, "buffer_pool_resident_bytes") > full / 10 * 9
+    });
+    assert_eq!(group.oom_kills(), 0);
+    assert!(server.exited().is_none());
+    server.stop();
+}
+
 #[test]
 fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     let group = match MemoryCgroup::create(512 * MIB) {
@@ -240,18 +296,8 @@ fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     assert_eq!(number(conn, "memory_limit_bytes"), limit);
     assert!(status(conn, "memory_limit_place").contains("tidepool-test"));
     // More rows than fit.
-    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(1000))").expect("a table");
-    for part in 0..12 {
-        let from = part * 50_000;
-        conn.query_drop(format!(
-            "INSERT INTO t SELECT seq + {from}, REPEAT('x', 1000) FROM seq_1_to_50000"
-        ))
-        .expect("rows");
-    }
-    let sum = |conn: &mut Conn| -> u64 {
-        text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t").parse().expect("a number")
-    };
     let rows = 12 * 50_000;
+    make_table(conn, rows);
     assert_eq!(sum(conn), rows * 1000);
     let full = number(conn, "buffer_pool_resident_bytes");
     assert!(full > limit / 4, "the pool took only {} MiB", full / MIB);
