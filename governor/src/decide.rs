@@ -38,9 +38,9 @@
 //! # Trouble
 //! A limit can be wrong: a hypervisor takes memory without notice, or another cgroup's limit makes
 //! the kernel reclaim from us. Our own memory in swap is a sure sign: the limit falls by a step
-//! that is sized to it, unless the pool shrinks by as much anyway (`swap.rs`). The time that tasks stall on memory proves
-//! little by itself (`stall.rs` says why). It lowers the limit if the room is nearly gone too, or
-//! if memory that was taken away is read back.
+//! that is sized to it, unless the pool shrinks by as much anyway (`swap.rs`). The time that tasks
+//! stall on memory proves little by itself (`stall.rs` says why). It lowers the limit if the room
+//! is nearly gone too, or if memory that was taken away is read back.
 //!
 //! # Headroom
 //! Each limit has a headroom, from the observed use of the others below it. It is the largest of
@@ -160,6 +160,8 @@ pub enum Signal {
     Floor,
     /// What else there is of the engine needs another part of a budget that is for all of it.
     Budget,
+    /// The pool holds memory that brings nothing.
+    Surplus,
 }
 
 impl fmt::Display for Signal {
@@ -173,6 +175,7 @@ impl fmt::Display for Signal {
             Signal::Ceiling => "ceiling changed",
             Signal::Floor => "floor changed",
             Signal::Budget => "memory budget",
+            Signal::Surplus => "memory without use",
         })
     }
 }
@@ -244,7 +247,7 @@ impl Allowance {
         self.room.bytes() < self.room.share_bytes() / 2
     }
 
-    /// Whether a pool shrinks by so much for it. Less is noise, which the headroom absorbs.
+    /// Whether a pool shrinks by this step for it. Less is noise, which the headroom absorbs.
     fn is_worth_a_shrink(&self, step_bytes: u64) -> bool {
         step_bytes >= (self.headroom_bytes / 8).max(2 * MIB)
     }
@@ -502,7 +505,11 @@ impl Governor {
             Signal::Start | Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
                 self.note_target(at, bytes);
             }
-            Signal::RoomLasted | Signal::Ceiling | Signal::Floor | Signal::Budget => {}
+            Signal::RoomLasted
+            | Signal::Ceiling
+            | Signal::Floor
+            | Signal::Budget
+            | Signal::Surplus => {}
         }
     }
 

@@ -16,11 +16,11 @@
 //! | more | the same, and at least by a twentieth: some process is at a limit right now |
 //!
 //! # Each byte is answered once
-//! A limit that is lowered under the process has the kernel swap what is over it, at 500 MB/s, until
-//! the pool has given back enough. If the limit can be seen, the room says exactly how much that
-//! is. So memory that goes to swap while the pool *owes* as much is no reason to shrink further. The
-//! pool owes what it holds above its limit, and what it will have to give back for the room.
-//! Without that a pool was down at its floor when half of the memory was taken.
+//! A limit that is lowered under the process has the kernel swap what is over it, at 500 MB/s,
+//! until the pool has given back enough. If the limit can be seen, the room says exactly how much
+//! that is. So memory that goes to swap while the pool *owes* as much is no reason to shrink
+//! further. The pool owes what it holds above its limit, and what it will have to give back for the
+//! room. Without that a pool was down at its floor when half of the memory was taken.
 //!
 //! Version 1 of cgroups shows a lower limit only when the usage has come down to it. Until then
 //! nothing but the swapping shows. So fast swapping is answered again after each [`AGAIN_BYTES`],
@@ -112,12 +112,12 @@ impl SwapWatch {
         self.risen_bytes() >= NOTICED_BYTES
     }
 
-    /// Whether it rises so much that the pool shrinks.
+    /// Whether it rises so fast that the pool shrinks.
     pub(super) fn is_rising_fast(&self) -> bool {
         self.risen_bytes() > ANSWERED_BYTES
     }
 
-    /// Whether so much has come since the last answer that the next can't wait.
+    /// Whether what has come since the last answer can't wait.
     fn is_fast(&self, at: Duration, unanswered_bytes: u64) -> bool {
         let time = at.saturating_sub(self.answered_at).as_secs_f64();
         let fast = FAST_BYTES as f64 * time / SWAP_WINDOW.as_secs_f64();

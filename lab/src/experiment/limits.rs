@@ -1,9 +1,9 @@
 //! A limit that changes under a warm server: half of the memory cgroup's limit is taken away, and
 //! given back later.
 //!
-//! An operator writes the lower limit at once, or in an order: first the pool is given a ceiling that
-//! fits the new limit, then, when it has that size, the limit is written, and then the ceiling is
-//! removed. With swap space the kernel takes any limit, and swaps what is above it. Without swap
+//! An operator writes the lower limit at once, or in an order: first the pool is given a ceiling
+//! that fits the new limit, then, when it has that size, the limit is written, and then the ceiling
+//! is removed. With swap space the kernel takes any limit, and swaps what is above it. Without swap
 //! space, version 1 refuses a limit that is too low for the memory in use, and version 2 kills.
 
 use std::path::{Path, PathBuf};
@@ -172,22 +172,24 @@ impl Lowering {
             (Order::CeilingFirst, None) if second == lowered_s => {
                 stage.set_pool_size(self.ceiling_bytes())?;
             }
-            (Order::CeilingFirst, None) if second > lowered_s => {
-                // InnoDB rounds a size up to whole chunks.
-                if stage.point.pool_bytes <= self.ceiling_bytes() / 100 * 110 {
-                    self.write(stage, second);
-                }
+            (Order::CeilingFirst, None) if second > lowered_s && self.has_ceiling(stage) => {
+                self.write(stage, second);
             }
             (Order::AtOnce, None) if second == lowered_s => self.write(stage, second),
-            (Order::CeilingFirst, Some(at)) if second == at + 1 => {
-                // A pool without a governor stays at what was set.
-                if self.engine == Engine::Tidepool {
-                    stage.set_pool_size(0)?;
-                }
+            // A pool without a governor stays at what was set.
+            (Order::CeilingFirst, Some(at))
+                if second == at + 1 && self.engine == Engine::Tidepool =>
+            {
+                stage.set_pool_size(0)?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether the pool is as small as the ceiling. InnoDB rounds a size up to whole chunks.
+    fn has_ceiling(&self, stage: &Stage) -> bool {
+        stage.point.pool_bytes <= self.ceiling_bytes() / 100 * 110
     }
 
     fn write(&mut self, stage: &mut Stage, second: u32) {

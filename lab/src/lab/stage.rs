@@ -123,8 +123,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Changes the limit of the server's memory cgroup; does not wait for the kernel, which reclaims
-    /// first what is above a lower limit. It may also refuse.
+    /// Changes the limit of the server's memory cgroup; does not wait for the kernel, which
+    /// reclaims first what is above a lower limit. It may also refuse.
     pub fn limit_memory(&mut self, limit_bytes: u64) {
         let Some(file) = self.memory.map(Cgroup::memory_limit) else { return };
         self.note(format!("limit → {} MiB", limit_bytes >> 20));
