@@ -88,7 +88,7 @@ fn is_worth_it(saved: Saved, wanted_before: bool) -> bool {
 /// How small the pool could be: what it loses below that costs reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Need {
-    /// The smallest size that costs no more than [`COST_SHARE`] or [`COST_PER_SECOND`].
+    /// The smallest size with which at most 0.1 % more is read, or half a page a second.
     pub size_bytes: u64,
     /// Pages that a pool of this size would read beyond those of the present one, a second.
     pub extra_reads_per_second: f64,
@@ -98,10 +98,10 @@ pub struct Need {
 
 /// Memory is of no use if its loss adds at most this share to the reads, and so to the time that is
 /// spent on them, …
-pub const COST_SHARE: f64 = 0.001;
+const COST_SHARE: f64 = 0.001;
 /// … or this many reads a second. Much less than what makes a pool want more
 /// ([`SAVED_PER_SECOND`]), or it would grow back at once.
-pub const COST_PER_SECOND: f64 = 0.5;
+const COST_PER_SECOND: f64 = 0.5;
 /// Until the curve knows of this much time, and of this many requests, nothing is said of a need.
 const NEED_EVIDENCE: Duration = Duration::from_secs(60);
 const NEED_REQUESTS: f64 = 1000.0;
