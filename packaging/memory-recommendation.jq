@@ -21,10 +21,19 @@ def with_headroom: . as $used
 | (.facts.machine.limit_bytes - .facts.machine.room_bytes - .facts.tidepool.data_bytes | [., 0] | max) as $beside
 | ($now.reads_per_s) as $reads
 | def affordable($share): [$reads * $share, 1] | max;
-  def limit_for($size): $size + $beside | with_headroom;
+  # The least size with at most this many reads a second: on a straight line between two points of the
+  # curve, which is never too small, since each MiB saves less than the one before.
+  def size_for($most_reads):
+    ($curve | map(.reads_per_s <= $most_reads) | index(true)) as $at
+    | $curve[$at] as $fits
+    | if $at == 0 then $fits.size_bytes
+      else $curve[$at - 1] as $below
+        | $below.size_bytes + ($fits.size_bytes - $below.size_bytes)
+          * ($below.reads_per_s - $most_reads) / ($below.reads_per_s - $fits.reads_per_s)
+      end;
+  def limit_for($most_reads): size_for($most_reads) + $beside | with_headroom;
   {
-    target: limit_for($curve | map(select(.extra_reads_per_s <= affordable($cost))) | first | .size_bytes),
-    lower: limit_for($curve | map(select(.extra_reads_per_s <= affordable($most))) | first | .size_bytes),
-    upper: limit_for(
-      $curve | map(select(.reads_per_s - $largest.reads_per_s <= affordable($cost))) | first | .size_bytes)
+    target: limit_for($reads + affordable($cost)),
+    lower: limit_for($reads + affordable($most)),
+    upper: limit_for($largest.reads_per_s + affordable($cost))
   }

@@ -70,7 +70,7 @@ const SAVED_PER_SECOND: f64 = 10.0;
 const SAVED_SHARE: f64 = 0.01;
 /// Frames that the policy's shadows should at most have.
 const SHADOW_FRAMES: u32 = 512;
-/// Until the curve knows of so much time, a full pool that misses wants more.
+/// Until the curve knows of this much time, a full pool that misses wants more.
 const NO_EVIDENCE: Duration = Duration::from_secs(10);
 
 /// What is saved, against what is needed to go on wanting (half), or to begin.
