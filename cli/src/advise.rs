@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::bytes::human;
 use crate::connect;
+use crate::curve::{self, Change};
 use crate::exit::{Error, FOUND_SOMETHING, Result, UNKNOWN};
 use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
@@ -22,9 +23,12 @@ const WIDE: usize = 100;
 /// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Print everything as JSON, for programs
+    /// Print everything as JSON, for programs: the same as --format=json
     #[arg(long)]
     json: bool,
+    /// What to print: text for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t = Format::Text, conflicts_with = "json")]
+    format: Format,
     /// Exit with 10 if anything was found, and with 3 if nothing was and not everything could be
     /// seen
     #[arg(long)]
@@ -32,6 +36,22 @@ pub struct Options {
     /// Seconds between the two looks at the counters
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = seconds)]
     interval: f64,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl Options {
+    fn is_json(&self) -> bool {
+        self.json || self.format == Format::Json
+    }
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -48,6 +68,8 @@ struct Report<'a> {
     healthy: Option<bool>,
     findings: &'a [Finding],
     unseen: &'a [Unseen],
+    /// What more or less memory for Tidepool's pool would bring; empty where that isn't known.
+    curve: Vec<Change>,
     facts: &'a Facts,
 }
 
@@ -62,8 +84,10 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     progress.finish_and_clear();
     let findings = evaluate(&facts);
     let healthy = is_healthy(&facts, &findings);
-    let text = if options.json {
-        let report = Report { healthy, findings: &findings, unseen: &facts.unseen, facts: &facts };
+    let text = if options.is_json() {
+        let curve = facts.tidepool.as_ref().map(curve::changes).unwrap_or_default();
+        let (findings, unseen, facts) = (&findings, &facts.unseen, &facts);
+        let report = Report { healthy, findings, unseen, curve, facts };
         serde_json::to_string_pretty(&report).expect("plain figures can be written") + "\n"
     } else {
         let terminal = terminal::size(&std::io::stdout());
@@ -90,7 +114,7 @@ fn print(text: &str) -> Result<()> {
 }
 
 fn progress(options: &Options, server: &Server) -> ProgressBar {
-    if options.json || !std::io::stderr().is_terminal() {
+    if options.is_json() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{spinner} {msg}");

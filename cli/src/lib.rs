@@ -11,6 +11,7 @@
 //! | [`server`] | one connection, and what kind of server is behind it |
 //! | [`facts`] | everything that is looked at, as plain figures |
 //! | [`rules`] | pure rules from the figures to findings |
+//! | [`curve`] | the miss-ratio curve as data |
 //! | [`advise`] | the command that prints the findings |
 //! | [`govern`] | the command that keeps the InnoDB pool of a running server at the right size |
 //! | [`watch`] | the command with the live page |
@@ -26,6 +27,7 @@ pub mod advise;
 pub mod bytes;
 pub mod clock;
 pub mod connect;
+pub mod curve;
 pub mod exit;
 pub mod facts;
 pub mod govern;

@@ -111,6 +111,7 @@ fn open_pool(
         size_bytes: options.buffer_pool_size_bytes,
         budget_bytes: options.memory_budget_bytes,
         memory_guard: options.memory_guard,
+        memory_policy: options.memory_policy,
         size_min_bytes: MIN_FRAMES * page_size.bytes() as u64,
         system_root: options.system_root.clone(),
     };

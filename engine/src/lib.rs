@@ -113,6 +113,7 @@ pub use memory::{MemoryReport, MemoryRow};
 pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, FileUsage, Sampled, Table, TableStatistics};
+pub use tidepool_governor::Policy as MemoryPolicy;
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{
     Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,

@@ -8,6 +8,7 @@
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidepool_governor::Policy as MemoryPolicy;
 use tidepool_pool::{CompressedTier, PageCompression};
 
 /// Smallest and largest page size, in bytes.
@@ -121,6 +122,8 @@ pub struct Options {
     /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it
     /// (default), or has that number whatever happens. A governed pool is always guarded.
     pub memory_guard: bool,
+    /// Whether a governed pool gives back what brings nothing. Default [`MemoryPolicy::Auto`].
+    pub memory_policy: MemoryPolicy,
     /// Where `/proc` and `/sys` are looked for. Default `/`; another directory is for tests.
     pub system_root: PathBuf,
     /// Size of the redo log, in bytes. 0 (default) = automatic: half the memory that the pool
@@ -196,6 +199,7 @@ impl Default for Options {
             buffer_pool_size_bytes: 0,
             memory_budget_bytes: 0,
             memory_guard: true,
+            memory_policy: MemoryPolicy::default(),
             system_root: PathBuf::from("/"),
             redo_capacity_bytes: 0,
             flush_log_at_trx_commit: 1,

@@ -179,6 +179,7 @@ impl Status {
         self.push("memory_grows", governor.grows);
         self.push("memory_readings", governor.readings);
         self.push("memory_wants_more", governor.wants_more.into());
+        self.push("memory_needed_bytes", governor.needed_bytes.unwrap_or(0));
         let nice = governor.thread_nice.map_or_else(String::new, |nice| nice.to_string());
         self.push_text("memory_thread_nice", nice);
         self.push_text("memory_limit_place", governor.limit_place.clone());

@@ -38,9 +38,9 @@
 //! # Trouble
 //! A limit can be wrong: a hypervisor takes memory without notice, or another cgroup's limit makes
 //! the kernel reclaim from us. Our own memory in swap is a sure sign: the limit falls by a step
-//! that is sized to it, whatever the room (`swap.rs`). The time that tasks stall on memory proves
-//! little by itself (`stall.rs` says why). It lowers the limit if the room is nearly gone too, or
-//! if memory that was taken away is read back.
+//! that is sized to it, unless the pool shrinks by as much anyway (`swap.rs`). The time that tasks
+//! stall on memory proves little by itself (`stall.rs` says why). It lowers the limit if the room
+//! is nearly gone too, or if memory that was taken away is read back.
 //!
 //! # Headroom
 //! Each limit has a headroom, from the observed use of the others below it. It is the largest of
@@ -88,6 +88,7 @@ pub const LEAD_SHARE: u64 = 6;
 /// when no room is left.
 const CUT_OFF_STEEPNESS: u64 = 4;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
+/// Only fast swapping is answered sooner.
 pub const TROUBLE_EVERY: Duration = Duration::from_millis(500);
 
 /// After so long without a decision the process or its asker was stopped (a frozen cgroup,
@@ -159,6 +160,8 @@ pub enum Signal {
     Floor,
     /// What else there is of the engine needs another part of a budget that is for all of it.
     Budget,
+    /// The pool holds memory that brings nothing.
+    Surplus,
 }
 
 impl fmt::Display for Signal {
@@ -172,6 +175,7 @@ impl fmt::Display for Signal {
             Signal::Ceiling => "ceiling changed",
             Signal::Floor => "floor changed",
             Signal::Budget => "memory budget",
+            Signal::Surplus => "memory without use",
         })
     }
 }
@@ -241,6 +245,11 @@ impl Allowance {
     /// made the headroom wide.
     fn is_short(&self) -> bool {
         self.room.bytes() < self.room.share_bytes() / 2
+    }
+
+    /// Whether a pool shrinks by this step for it. Less is noise, which the headroom absorbs.
+    fn is_worth_a_shrink(&self, step_bytes: u64) -> bool {
+        step_bytes >= (self.headroom_bytes / 8).max(2 * MIB)
     }
 }
 
@@ -327,7 +336,8 @@ impl Governor {
     pub fn decide(&mut self, signals: &Signals, pool: &PoolState) -> Option<Decision> {
         self.listen(signals.at);
         self.stalls.observe(signals, pool);
-        self.swap.observe(signals.at, signals.own_swapped_bytes);
+        let owed_bytes = self.owed_bytes(signals, pool);
+        self.swap.observe(signals.at, signals.own_swapped_bytes, owed_bytes);
         let trouble = self.trouble(signals, pool);
         self.observe(signals, pool);
         let binding = self.binding(signals, pool);
@@ -368,12 +378,13 @@ impl Governor {
             // makes no progress.
             let due = self.binding_ahead(signals, pool, 2)?;
             let step = pool.limit_bytes.saturating_sub(clamp(due.pool_bytes, pool));
-            // Less is noise, which the headroom absorbs.
             let above_ceiling = pool.limit_bytes > pool.ceiling_bytes;
-            let worth_it = above_ceiling || step >= (binding.headroom_bytes / 8).max(2 * MIB);
-            let why =
-                || format!("{}, and {} is kept free", binding.room, mib(binding.headroom_bytes));
-            return worth_it.then(why).and_then(|why| decision(Signal::RoomShrank, target, why));
+            if !above_ceiling && !binding.is_worth_a_shrink(step) {
+                return None;
+            }
+            self.swap.forget_asked();
+            let why = format!("{}, and {} is kept free", binding.room, mib(binding.headroom_bytes));
+            return decision(Signal::RoomShrank, target, why);
         }
         if !pool.wants_more || signals.at < self.hold_until || !self.window_is_full(signals.at) {
             return None;
@@ -416,18 +427,14 @@ impl Governor {
         if stalled.is_some() || self.swap.is_rising() {
             self.hold_until = signals.at + HOLD_AFTER_TROUBLE;
         }
-        if self.trouble_at.is_some_and(|at| signals.at.saturating_sub(at) < TROUBLE_EVERY) {
-            return None;
-        }
+        let since = self.trouble_at.map(|at| signals.at.saturating_sub(at));
+        let is_resting = since.is_some_and(|since| since < TROUBLE_EVERY);
         // A stall is not answered before the last answer is judged. Memory that goes to swap is.
-        let stalled = stalled.filter(|_| !self.stalls.awaits_effect());
-        let for_swap = self.swap.shrunk_bytes(signals.at, base).map(|to| {
-            let risen = mib(self.swap.risen_bytes());
-            (Signal::OwnSwap, to, format!("{risen} of this process went to swap"))
+        let stalled = stalled.filter(|_| !is_resting && !self.stalls.awaits_effect());
+        let risen = self.swap.risen_bytes();
+        let for_swap = self.swap.ask(signals.at, base).map(|to| {
+            (Signal::OwnSwap, to, format!("{} of this process went to swap", mib(risen)))
         });
-        if let Some((_, to, _)) = for_swap {
-            self.swap.asked(signals.at, to);
-        }
         let for_stall = stalled.as_ref().map(|(percent, sign)| {
             // 10 % stalled: a twentieth; wholly stalled: a quarter.
             let step = base / 20 + base / 5 * percent / 100;
@@ -445,6 +452,21 @@ impl Governor {
             self.stalls.answered(signals.at, percent, to);
         }
         Some((signal, to, why))
+    }
+
+    /// What the pool gives back in any case: it was asked for that, or the room will ask for it.
+    fn owed_bytes(&self, signals: &Signals, pool: &PoolState) -> u64 {
+        let for_room = self.binding(signals, pool).map_or(0, |binding| {
+            let step = pool.limit_bytes.saturating_sub(clamp(binding.pool_bytes, pool));
+            if binding.is_worth_a_shrink(step) { step } else { 0 }
+        });
+        pool.resident_bytes.saturating_sub(pool.limit_bytes.saturating_sub(for_room))
+    }
+
+    /// Whether memory of the process goes to swap so fast that the pool shrinks for it: the next
+    /// reading should come soon.
+    pub fn is_swapping(&self) -> bool {
+        self.swap.is_rising_fast()
     }
 
     /// A stall for want of memory of *ours*: per cent of the time, and what shows the want.
@@ -483,7 +505,11 @@ impl Governor {
             Signal::Start | Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
                 self.note_target(at, bytes);
             }
-            Signal::RoomLasted | Signal::Ceiling | Signal::Floor | Signal::Budget => {}
+            Signal::RoomLasted
+            | Signal::Ceiling
+            | Signal::Floor
+            | Signal::Budget
+            | Signal::Surplus => {}
         }
     }
 

@@ -11,6 +11,8 @@
 //!   temporary directory.
 //! * [`decide`] turns one reading into a target. It is pure: no clock, no file, no thread, so a
 //!   test can put it on a simulated machine and run an hour in a millisecond.
+//! * [`surplus`] gives back what the pool holds beyond its need, by the pool's own prediction; as
+//!   pure.
 //! * [`journal`] keeps the last decisions: why the pool has its size.
 //! * [`trigger`] sleeps between readings, and is woken early where the kernel lets us ask for that.
 //!
@@ -25,8 +27,10 @@ pub mod decide;
 pub mod journal;
 pub mod kernel;
 pub mod signals;
+pub mod surplus;
 pub mod trigger;
 
 pub use decide::{Decision, Governor, PoolState, Signal, Timing};
 pub use journal::Journal;
 pub use signals::{Reader, Signals};
+pub use surplus::{Policy, Surplus};

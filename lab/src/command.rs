@@ -33,7 +33,7 @@ pub enum Command {
 /// What an experiment is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Choice {
-    /// Experiments: swap, pressure, govern, resize, sideload, warm, advice, idle,
+    /// Experiments: swap, pressure, limits, govern, resize, sideload, warm, advice, idle,
     /// defaults, traces, or "all".
     #[arg(required = true)]
     experiments: Vec<String>,
@@ -50,9 +50,9 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as
-    /// "in turns" or "rescue"; may be given several times. Results of other cases in the directory
-    /// stay.
+    /// Of swap, pressure, limits, govern, resize and sideload, only the cases whose name contains
+    /// this, as "in turns" or "rescue"; may be given several times. Results of other cases in the
+    /// directory stay.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// How many times each experiment is run. The report judges the median of the repeats, and of

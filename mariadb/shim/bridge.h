@@ -108,6 +108,7 @@ typedef struct {
   uint8_t read_only;
   uint8_t accept_log_loss;
   uint8_t memory_guard;
+  uint8_t memory_policy; /* TP_MEMORY_… */
   uint8_t dump_at_shutdown;
   uint8_t load_at_startup;
   uint8_t memory_locked;
@@ -121,6 +122,8 @@ typedef struct {
 enum { TP_FORCE_READ_ONLY = 3 };
 
 enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
+
+enum { TP_MEMORY_AUTO = 0, TP_MEMORY_KEEP = 1, TP_MEMORY_RETURN = 2 };
 
 enum { TP_COMPRESSION_AUTO = 0, TP_COMPRESSION_OFF = 1, TP_COMPRESSION_LZ4 = 2, TP_COMPRESSION_ZSTD = 3 };
 
@@ -140,6 +143,8 @@ int tp_set_redo_capacity(tp_db *db, uint64_t bytes);
 /* Returns at once; 0 = governed. */
 int tp_set_buffer_pool_size(tp_db *db, uint64_t bytes);
 int tp_set_memory_guard(tp_db *db, uint8_t on);
+/* A TP_MEMORY_…. */
+int tp_set_memory_policy(tp_db *db, uint8_t value);
 /* The least size that can be asked for, beside 0. */
 int tp_buffer_pool_size_min(uint64_t page_size, uint64_t *bytes);
 int tp_set_old_blocks_pct(tp_db *db, uint8_t pct);

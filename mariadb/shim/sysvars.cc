@@ -12,7 +12,8 @@ namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
-    open_files, force_recovery, page_compression, compressed_tier;
+    open_files, force_recovery, page_compression, compressed_tier,
+    memory_policy;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, direct_io, read_only, memory_guard;
 my_bool print_all_deadlocks;
@@ -32,6 +33,10 @@ TYPELIB replacements = typelib("buffer_pool_replacement", replacement_names, arr
 
 const char *compression_names[] = {"AUTO", "OFF", "LZ4", "ZSTD", NullS}; /* as TP_COMPRESSION_… */
 TYPELIB compressions = typelib("page_compression", compression_names, array_elements(compression_names) - 1);
+
+const char *memory_policy_names[] = {"AUTO", "KEEP", "RETURN", NullS}; /* as TP_MEMORY_… */
+TYPELIB memory_policies =
+    typelib("memory_policy", memory_policy_names, array_elements(memory_policy_names) - 1);
 
 const char *tier_names[] = {"OFF", "AUTO", NullS};
 TYPELIB tiers = typelib("compressed_tier", tier_names, array_elements(tier_names) - 1);
@@ -100,6 +105,11 @@ void set_pool_size(THD *thd, st_mysql_sys_var *, void *variable, const void *val
 void set_memory_guard(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const my_bool v = *static_cast<const my_bool *>(value);
   apply<my_bool>(thd, variable, value, tp_set_memory_guard(engine.db, v));
+}
+
+void set_memory_policy(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const auto which = static_cast<uint8_t>(*static_cast<const ulong *>(value));
+  apply<ulong>(thd, variable, value, tp_set_memory_policy(engine.db, which));
 }
 
 /* What is set of one policy while another is in force is accepted, for it does no harm; but whoever sets it expects something of it. */
@@ -255,6 +265,10 @@ MYSQL_SYSVAR_BOOL(memory_guard, memory_guard, PLUGIN_VAR_OPCMDARG,
                   "The buffer pool stays below tidepool_buffer_pool_size while there isn't the memory for it; OFF = it "
                   "has that size even if the server swaps or is killed for it (no effect on a size of 0)",
                   nullptr, set_memory_guard, TRUE);
+MYSQL_SYSVAR_ENUM(memory_policy, memory_policy, PLUGIN_VAR_RQCMDARG,
+                  "Whether a governed buffer pool gives memory back whose loss costs hardly any "
+                  "reads: AUTO = below the limit of a cgroup; KEEP = never; RETURN = everywhere",
+                  nullptr, set_memory_policy, TP_MEMORY_AUTO, &memory_policies);
 MYSQL_SYSVAR_ULONG(page_size, page_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                    "Page size of a new data directory in bytes (a power of two from 4096 to 65536); 0 = 16384, or what "
                    "the data directory has",
@@ -371,6 +385,7 @@ MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCM
 
 st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(memory_guard),
+                                        MYSQL_SYSVAR(memory_policy),
                                         MYSQL_SYSVAR(page_size),
                                         MYSQL_SYSVAR(buffer_pool_replacement),
                                         MYSQL_SYSVAR(page_compression),
@@ -429,6 +444,7 @@ tp_options open_options() {
                       asked, buffer_pool_size);
   options.buffer_pool_size_bytes = buffer_pool_size;
   options.memory_guard = memory_guard;
+  options.memory_policy = static_cast<uint8_t>(memory_policy);
   options.dump_at_shutdown = dump_at_shutdown;
   options.scrub_days = static_cast<uint16_t>(scrub_days);
   options.load_at_startup = load_at_startup;

@@ -72,6 +72,9 @@ pub(crate) const TP_LOG_NOTE: c_int = 2;
 // Replacement policies.
 pub(crate) const TP_REPLACEMENT_TIDE: c_int = 0;
 pub(crate) const TP_REPLACEMENT_MIDPOINT: c_int = 1;
+pub(crate) const TP_MEMORY_AUTO: c_int = 0;
+pub(crate) const TP_MEMORY_KEEP: c_int = 1;
+pub(crate) const TP_MEMORY_RETURN: c_int = 2;
 pub(crate) const TP_COMPRESSION_AUTO: c_int = 0;
 pub(crate) const TP_COMPRESSION_OFF: c_int = 1;
 pub(crate) const TP_COMPRESSION_LZ4: c_int = 2;

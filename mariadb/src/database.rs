@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use tidepool::{
     AcceptLogLoss, CompressedTier, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn,
-    Options, PageCompression, Replacement, Sample, TableDef, TraceOptions,
+    MemoryPolicy, Options, PageCompression, Replacement, Sample, TableDef, TraceOptions,
 };
 
 use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{TP_OK, bytes, guard, guard_or, text};
 use crate::constants::{
     TP_COMPRESSION_LZ4, TP_COMPRESSION_OFF, TP_COMPRESSION_ZSTD, TP_HOT_LIST_DUMP,
-    TP_HOT_LIST_LOAD, TP_REPLACEMENT_MIDPOINT,
+    TP_HOT_LIST_LOAD, TP_MEMORY_KEEP, TP_MEMORY_RETURN, TP_REPLACEMENT_MIDPOINT,
 };
 
 /// What `tp_open` takes; the names and units are those of the server's variables.
@@ -41,6 +41,8 @@ pub struct OpenOptions {
     read_only: u8,
     accept_log_loss: u8,
     memory_guard: u8,
+    /// A `TP_MEMORY_…`.
+    memory_policy: u8,
     dump_at_shutdown: u8,
     load_at_startup: u8,
     memory_locked: u8,
@@ -77,6 +79,7 @@ impl OpenOptions {
             },
             memory_locked: self.memory_locked != 0,
             memory_guard: self.memory_guard != 0,
+            memory_policy: memory_policy(self.memory_policy),
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,
             scrub_days: self.scrub_days,
             buffer_pool_load_at_startup: self.load_at_startup != 0,
@@ -98,6 +101,15 @@ fn page_compression(value: u8) -> PageCompression {
         TP_COMPRESSION_LZ4 => PageCompression::Lz4,
         TP_COMPRESSION_ZSTD => PageCompression::Zstd,
         _ => PageCompression::Auto,
+    }
+}
+
+/// What a `TP_MEMORY_…` means.
+fn memory_policy(value: u8) -> MemoryPolicy {
+    match c_int::from(value) {
+        TP_MEMORY_KEEP => MemoryPolicy::Keep,
+        TP_MEMORY_RETURN => MemoryPolicy::Return,
+        _ => MemoryPolicy::Auto,
     }
 }
 
@@ -176,6 +188,8 @@ setters! {
     tp_set_buffer_pool_size(db, value: u64) db.set_buffer_pool_size(value)?;
     /// Whether that size is a ceiling only.
     tp_set_memory_guard(db, value: u8) db.set_memory_guard(value != 0);
+    /// Whether memory that brings nothing is given back: a `TP_MEMORY_…`.
+    tp_set_memory_policy(db, value: u8) db.set_memory_policy(memory_policy(value));
     /// Share of the old list, in percent.
     tp_set_old_blocks_pct(db, value: u8) db.set_old_blocks_pct(value)?;
     /// How long a page stays old after its first use, in milliseconds.

@@ -57,7 +57,7 @@ mod view;
 
 pub use tidepool_store::{LogThrottle, packed, page, storage};
 
-pub use advisor::{Advice, AdviceRow};
+pub use advisor::{Advice, AdviceRow, Need};
 pub use error::{Error, Result, WriteAheadError};
 pub use flush::PageCompression;
 pub use frames::EXTENT_BYTES;

@@ -44,9 +44,17 @@ impl MemoryCgroup {
         }
         fs::create_dir(&path).map_err(say)?;
         let group = MemoryCgroup { path: path.clone(), is_v2 };
-        let file = if is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
-        fs::write(path.join(file), limit_bytes.to_string()).map_err(say)?;
+        group.set_limit(limit_bytes).map_err(say)?;
         Ok(group)
+    }
+
+    /// Changes the limit.
+    ///
+    /// # Errors
+    /// Version 1 without swap space refuses a limit that the memory in use does not fit.
+    pub fn set_limit(&self, limit_bytes: u64) -> std::io::Result<()> {
+        let file = if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
+        fs::write(self.path.join(file), limit_bytes.to_string())
     }
 
     /// The file through which a process joins.

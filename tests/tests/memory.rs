@@ -227,6 +227,62 @@ fn locked_memory_is_no_more_than_what_is_used() {
     server.stop();
 }
 
+/// Makes a table with rows of a kilobyte.
+fn make_table(conn: &mut Conn, rows: u64) {
+    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(1000))").expect("a table");
+    for from in (0..rows).step_by(50_000) {
+        conn.query_drop(format!(
+            "INSERT INTO t SELECT seq + {from}, REPEAT('x', 1000) FROM seq_1_to_50000"
+        ))
+        .expect("rows");
+    }
+}
+
+/// Reads all rows of the table.
+fn sum(conn: &mut Conn) -> u64 {
+    text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t").parse().expect("a number")
+}
+
+#[test]
+fn a_limit_is_lowered_below_a_server_in_the_documented_order() {
+    let group = match MemoryCgroup::create(768 * MIB) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let options = Options::new("lowered_limit").cgroup(group.procs()).arg("--skip-log-bin");
+    let Some(mut server) = start(options) else { return };
+    let conn = &mut server.connect_to("test");
+    let rows = 12 * 50_000;
+    make_table(conn, rows);
+    assert_eq!(sum(conn), rows * 1000);
+    let full = number(conn, "buffer_pool_resident_bytes");
+    let limit = 400 * MIB;
+    assert!(full > limit, "the pool has only {} MiB", full / MIB);
+    // docs/operations/memory.md: a ceiling first, the limit when the pool has that size, then no
+    // ceiling.
+    let ceiling = limit / 100 * 60;
+    conn.query_drop(format!("SET GLOBAL tidepool_buffer_pool_size = {ceiling}")).expect("is set");
+    wait_until("the ceiling", || number(conn, "buffer_pool_resident_bytes") <= ceiling);
+    group.set_limit(limit).expect("what is in use fits the limit");
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 0").expect("is set");
+    wait_until("the room that is left", || {
+        assert_eq!(sum(conn), rows * 1000);
+        let resident = number(conn, "buffer_pool_resident_bytes");
+        assert!(resident < limit, "{} MiB of {}", resident / MIB, limit / MIB);
+        resident > ceiling
+    });
+    assert_eq!(number(conn, "memory_limit_bytes"), limit);
+    // And back.
+    group.set_limit(768 * MIB).expect("a limit can be raised");
+    wait_until("the old size", || {
+        assert_eq!(sum(conn), rows * 1000);
+        number(conn, "buffer_pool_resident_bytes") > full / 10 * 9
+    });
+    assert_eq!(group.oom_kills(), 0);
+    assert!(server.exited().is_none());
+    server.stop();
+}
+
 #[test]
 fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     let group = match MemoryCgroup::create(512 * MIB) {
@@ -240,18 +296,8 @@ fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     assert_eq!(number(conn, "memory_limit_bytes"), limit);
     assert!(status(conn, "memory_limit_place").contains("tidepool-test"));
     // More rows than fit.
-    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(1000))").expect("a table");
-    for part in 0..12 {
-        let from = part * 50_000;
-        conn.query_drop(format!(
-            "INSERT INTO t SELECT seq + {from}, REPEAT('x', 1000) FROM seq_1_to_50000"
-        ))
-        .expect("rows");
-    }
-    let sum = |conn: &mut Conn| -> u64 {
-        text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t").parse().expect("a number")
-    };
     let rows = 12 * 50_000;
+    make_table(conn, rows);
     assert_eq!(sum(conn), rows * 1000);
     let full = number(conn, "buffer_pool_resident_bytes");
     assert!(full > limit / 4, "the pool took only {} MiB", full / MIB);
@@ -287,6 +333,57 @@ fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     assert!(log.contains("MiB: room shrank: cgroup"), "{log}");
     let lines = log.lines().filter(|line| line.contains("Tidepool: buffer pool from")).count();
     assert!(lines < 200, "{lines} lines about sizes");
+    server.stop();
+}
+
+#[test]
+#[ignore = "takes three minutes"]
+fn memory_that_brings_nothing_goes_back_and_a_load_that_returns_has_it_again() {
+    let group = match MemoryCgroup::create(768 * MIB) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let options = Options::new("returned").cgroup(group.procs()).arg("--skip-log-bin");
+    let Some(mut server) = start(options) else { return };
+    let conn = &mut server.connect_to("test");
+    assert_eq!(variable(conn, "memory_policy"), "AUTO", "so it returns memory in a cgroup");
+    let rows = 6 * 50_000;
+    make_table(conn, rows);
+    assert_eq!(sum(conn), rows * 1000);
+    let full = number(conn, "buffer_pool_resident_bytes");
+    let asked_again = |conn: &mut Conn| {
+        let few = text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t WHERE id <= 20000");
+        assert_eq!(few, "20000000");
+    };
+    let returned = "FROM information_schema.TIDEPOOL_MEMORY_DECISIONS \
+                    WHERE SIGNAL_NAME = 'memory without use'";
+    // The engine must have seen for a minute what the load needs, and for another that it stays so.
+    server::wait_until(3 * PATIENCE, "memory to go back", || {
+        asked_again(conn);
+        number(conn, "buffer_pool_resident_bytes") < full / 3 * 2
+    });
+    let steps: u64 = text(conn, &format!("SELECT COUNT(*) {returned}")).parse().expect("a number");
+    assert!(steps >= 2, "{steps}");
+    let reason = text(conn, &format!("SELECT REASON {returned} LIMIT 1"));
+    assert!(
+        reason.contains(" MiB would do, with ") && reason.contains(" reads/s more"),
+        "{reason}"
+    );
+    assert!(number(conn, "memory_needed_bytes") < full);
+    // What returns is read again, and then it is there.
+    wait_until("the size's return", || {
+        assert_eq!(sum(conn), rows * 1000);
+        number(conn, "buffer_pool_resident_bytes") > full / 10 * 9
+    });
+    sum(conn);
+    let before = number(conn, "buffer_pool_reads") + number(conn, "buffer_pool_read_ahead");
+    sum(conn);
+    let after = number(conn, "buffer_pool_reads") + number(conn, "buffer_pool_read_ahead");
+    assert!(after - before < 100, "{} pages were read", after - before);
+    // It can be turned off.
+    conn.query_drop("SET GLOBAL tidepool_memory_policy = KEEP").expect("can be set");
+    assert_eq!(variable(conn, "memory_policy"), "KEEP");
+    assert_eq!(group.oom_kills(), 0);
     server.stop();
 }
 

@@ -429,6 +429,7 @@ fn tidepool(
         reads_per_s: rates.per_s("tidepool_buffer_pool_reads"),
         requests_ever: rates.ever("tidepool_buffer_pool_read_requests"),
         reads_ever: rates.ever("tidepool_buffer_pool_reads"),
+        read_us: read_us(rates),
         dump_at_shutdown: switch(variables, "tidepool_buffer_pool_dump_at_shutdown"),
         load_at_startup: switch(variables, "tidepool_buffer_pool_load_at_startup"),
         direct_io: switch(variables, "tidepool_use_direct_io"),
@@ -438,23 +439,39 @@ fn tidepool(
     })
 }
 
+/// Fewer reads a second say nothing of how long one takes.
+const TIMED_READS_PER_S: f64 = 20.0;
+
+/// What a read waits, microseconds.
+fn read_us(rates: &Rates<'_>) -> Option<f64> {
+    let (reads, us) = ("tidepool_buffer_pool_reads", "tidepool_buffer_pool_reads_us");
+    let recent = rates.per_s(reads);
+    if recent >= TIMED_READS_PER_S {
+        return Some(rates.per_s(us) / recent);
+    }
+    let ever = rates.ever(reads) as f64;
+    (ever >= TIMED_READS_PER_S).then(|| rates.ever(us) as f64 / ever)
+}
+
 /// The engine's miss-ratio curve, smallest size first; empty where this build of it has none.
 ///
 /// # Errors
 /// [`Error::Privilege`] with the grant; if the server goes away.
 pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
-    let rows: Result<Vec<(u64, f64, f64)>> = server.rows(
+    let rows: Result<Vec<(u64, f64, f64, f64)>> = server.rows(
         "Tidepool's miss-ratio curve",
         "PROCESS",
-        "SELECT CAST(SIZE_MB * 1048576 AS UNSIGNED), PREDICTED_HIT_RATIO + 0e0, \
+        "SELECT CAST(SIZE_MB * 1048576 AS UNSIGNED), SIZE_FACTOR + 0e0, \
+         PREDICTED_HIT_RATIO + 0e0, \
          PREDICTED_READS_PER_SECOND + 0e0 \
          FROM information_schema.TIDEPOOL_CACHE_ADVICE ORDER BY SIZE_MB",
     );
     match rows {
         Ok(rows) => Ok(rows
             .into_iter()
-            .map(|(size_bytes, hit_ratio, reads_per_s)| AdviceRow {
+            .map(|(size_bytes, size_factor, hit_ratio, reads_per_s)| AdviceRow {
                 size_bytes,
+                size_factor: Some(size_factor),
                 hit_ratio,
                 reads_per_s,
             })

@@ -178,6 +178,9 @@ pub struct Tidepool {
     pub requests_ever: u64,
     /// Reads that went to disk since the start.
     pub reads_ever: u64,
+    /// What a query waits for one read from disk, microseconds: in the interval if there were
+    /// enough reads, else since the start.
+    pub read_us: Option<f64>,
     /// `tidepool_buffer_pool_dump_at_shutdown`.
     pub dump_at_shutdown: Option<bool>,
     /// `tidepool_buffer_pool_load_at_startup`.
@@ -208,6 +211,9 @@ impl Tidepool {
 pub struct AdviceRow {
     /// Size of the pool.
     pub size_bytes: u64,
+    /// Relative to the present size, where the engine says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_factor: Option<f64>,
     /// Predicted share of logical reads served from memory, 0 to 1.
     pub hit_ratio: f64,
     /// Predicted reads from disk.
@@ -238,6 +244,7 @@ pub fn predict(curve: &[AdviceRow], size_bytes: u64) -> Option<AdviceRow> {
     };
     Some(AdviceRow {
         size_bytes,
+        size_factor: None,
         hit_ratio: 1.0 - between(1.0 - a.hit_ratio, 1.0 - b.hit_ratio).min(1.0),
         reads_per_s: between(a.reads_per_s, b.reads_per_s),
     })
@@ -432,6 +439,7 @@ mod tests {
     fn a_curve_is_read_between_its_points_and_no_further_than_its_ends() {
         let row = |size_bytes, miss: f64| AdviceRow {
             size_bytes,
+            size_factor: None,
             hit_ratio: 1.0 - miss,
             reads_per_s: miss * 1000.0,
         };

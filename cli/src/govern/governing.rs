@@ -312,7 +312,11 @@ impl Governing {
         let urgent = match decision.signal {
             Signal::OwnSwap | Signal::Stall => true,
             Signal::RoomShrank | Signal::Start => out_of_room || at_most.is_some(),
-            Signal::RoomLasted | Signal::Ceiling | Signal::Floor | Signal::Budget => false,
+            Signal::RoomLasted
+            | Signal::Ceiling
+            | Signal::Floor
+            | Signal::Budget
+            | Signal::Surplus => false,
         };
         // While shrinking, the target moves with every step; only what is news is logged.
         let news = self.goal.is_none_or(|goal| {

@@ -657,6 +657,7 @@ fn tidepool(facts: &mut Facts) -> &mut Tidepool {
 fn curve(points: &[(u64, f64)]) -> Vec<AdviceRow> {
     let row = |&(mib, miss): &(u64, f64)| AdviceRow {
         size_bytes: mib * MIB,
+        size_factor: None,
         hit_ratio: 1.0 - miss,
         reads_per_s: miss * 100_000.0,
     };

@@ -5,6 +5,7 @@ use std::fmt::{Display, Write};
 
 use super::sample::Engine;
 use super::{Seen, Watched};
+use crate::curve::{self, Change};
 
 /// The whole answer.
 pub fn render(watched: &Watched) -> String {
@@ -36,6 +37,20 @@ impl Text {
         let _ = writeln!(text, "# TYPE tidepool_watch_{name} {kind}");
         let _ = writeln!(text, "tidepool_watch_{name}{{engine=\"{engine}\"}} {value}");
     }
+
+    /// A gauge with a value for each size of the pool, by its factor.
+    fn by_size(&mut self, name: &str, help: &str, values: &[(f64, f64)]) {
+        if values.is_empty() {
+            return;
+        }
+        let (text, engine) = (&mut self.text, self.engine);
+        let _ = writeln!(text, "# HELP tidepool_watch_{name} {help}");
+        let _ = writeln!(text, "# TYPE tidepool_watch_{name} gauge");
+        for (factor, value) in values {
+            let labels = format!("engine=\"{engine}\",size_factor=\"{factor}\"");
+            let _ = writeln!(text, "tidepool_watch_{name}{{{labels}}} {value}");
+        }
+    }
 }
 
 fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
@@ -46,6 +61,7 @@ fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
     if up {
         rates(&mut metrics, p95_words, seen);
         totals(&mut metrics, seen);
+        curve(&mut metrics, seen);
     }
     metrics.text
 }
@@ -118,20 +134,44 @@ fn totals(metrics: &mut Text, seen: &Seen) {
     metrics.gauge("history_list_length", words, totals.history_list_length);
 }
 
+/// What more or less memory would bring, as the engine predicts it.
+fn curve(metrics: &mut Text, seen: &Seen) {
+    let points = &seen.curve.points;
+    let present = points.iter().find(|point| point.size_factor == Some(1.0));
+    let Some(present) = present.filter(|_| seen.curve.predicted) else { return };
+    let changes = curve::between(points, present.size_bytes, None);
+    let mut each = |name: &str, help: &str, of: fn(&Change) -> Option<f64>| {
+        let values = points.iter().zip(&changes);
+        let values: Vec<(f64, f64)> =
+            values.filter_map(|(point, change)| Some((point.size_factor?, of(change)?))).collect();
+        metrics.by_size(&format!("buffer_pool_curve_{name}"), help, &values);
+    };
+    let words = "Size of the pool that a prediction is for.";
+    each("size_bytes", words, |change| Some(change.size_bytes as f64));
+    let words = "Predicted reads from disk with this size.";
+    each("reads_per_second", words, |change| Some(change.reads_per_s));
+    let words = "Predicted reads beyond those of the present size.";
+    each("extra_reads_per_second", words, |change| Some(change.extra_reads_per_s));
+    let words = "Predicted change of the time spent on reads, as a share of it.";
+    each("read_time_change_ratio", words, |change| change.read_time_change);
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
     use std::time::Instant;
 
     use super::*;
+    use crate::facts::AdviceRow;
     use crate::watch::STALE;
-    use crate::watch::sample::Sample;
+    use crate::watch::sample::{Curve, Sample};
     use crate::watch::totals::Totals;
 
     /// Kind and value by name, if the text keeps the format's rules.
     fn parse(text: &str) -> HashMap<String, (String, String)> {
         assert!(text.ends_with('\n'), "{text}");
-        let lines: Vec<&str> = text.lines().collect();
+        // Those with a value for each size are for another test.
+        let lines: Vec<&str> = text.lines().filter(|line| !line.contains("_curve_")).collect();
         let mut found = HashMap::new();
         for metric in lines.chunks(3) {
             let [help, kind, value] = metric else { panic!("no metric: {metric:?}") };
@@ -190,6 +230,35 @@ mod tests {
         for name in ["rows_read_total", "latency_p95_seconds", "checkpoint_age_bytes"] {
             assert!(!metrics.contains_key(&format!("tidepool_watch_{name}")), "{name}");
         }
+    }
+
+    #[test]
+    fn a_predicted_curve_has_a_value_for_each_size() {
+        let row = |factor: f64, reads_per_s: f64| AdviceRow {
+            size_bytes: (factor * 1024.0) as u64 * 1048576,
+            size_factor: Some(factor),
+            hit_ratio: 0.5,
+            reads_per_s,
+        };
+        let points = vec![row(0.5, 310.0), row(1.0, 100.0), row(2.0, 40.0)];
+        let mut seen = seen();
+        seen.curve = Curve { predicted: true, points, note: None };
+        let found = text(Engine::Tidepool, "all statements", &seen);
+        let value = |name: &str, factor: &str| {
+            let labels = format!("engine=\"tidepool\",size_factor=\"{factor}\"");
+            let start = format!("tidepool_watch_buffer_pool_curve_{name}{{{labels}}} ");
+            let line = found.lines().find(|line| line.starts_with(&start));
+            line.unwrap_or_else(|| panic!("{start} in {found}"))[start.len()..].to_owned()
+        };
+        assert_eq!(value("size_bytes", "0.5"), "536870912");
+        assert_eq!(value("extra_reads_per_second", "0.5"), "210");
+        assert_eq!(value("read_time_change_ratio", "2"), "-0.6");
+        assert_eq!(value("reads_per_second", "1"), "100");
+        let types = found.matches("# TYPE tidepool_watch_buffer_pool_curve_").count();
+        assert_eq!(types, 4, "once for each name");
+        // What was measured is no prediction.
+        seen.curve.predicted = false;
+        assert!(!text(Engine::Tidepool, "all statements", &seen).contains("_curve_"));
     }
 
     #[test]

@@ -464,6 +464,7 @@ impl Measured {
     fn points(&self) -> Vec<AdviceRow> {
         let row = |(mib, (hit_ratio, reads_per_s)): (&u64, &(f64, f64))| AdviceRow {
             size_bytes: mib * MIB,
+            size_factor: None,
             hit_ratio: *hit_ratio,
             reads_per_s: *reads_per_s,
         };
@@ -582,7 +583,12 @@ mod tests {
         measured.learn(&sample);
         assert_eq!(
             measured.points(),
-            [AdviceRow { size_bytes: 64 * MIB, hit_ratio: 0.9, reads_per_s: 100.0 }]
+            [AdviceRow {
+                size_bytes: 64 * MIB,
+                size_factor: None,
+                hit_ratio: 0.9,
+                reads_per_s: 100.0
+            }]
         );
     }
 }

@@ -142,6 +142,20 @@ fn the_page_shows_the_engines_own_curve_content_and_decisions() {
     for name in in_the_dashboard() {
         assert!(found.contains_key(&name), "{name} in {found:?}");
     }
+    // The same curve, as data.
+    let output = tidepool(server.socket())
+        .args(["advise", "--format=json", "--interval=0.3"])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let changes = report["curve"].as_array().unwrap();
+    assert_eq!(changes.len(), sizes.len(), "{changes:#?}");
+    assert!(changes.iter().any(|change| change["change_bytes"] == 0), "{changes:#?}");
+    assert!(changes[0]["extra_reads_per_s"].as_f64().unwrap() >= 0.0, "{changes:#?}");
+    for name in ["size_bytes", "reads_per_second", "extra_reads_per_second"] {
+        let name = format!("tidepool_watch_buffer_pool_curve_{name}");
+        assert!(found.contains_key(&name), "{name} in {found:?}");
+    }
     for name in ["rows_read_total", "buffer_pool_read_requests_total", "checkpoint_age_max_bytes"] {
         assert!(found[&format!("tidepool_watch_{name}")] > 0.0, "{name} in {found:?}");
     }

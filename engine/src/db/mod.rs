@@ -73,6 +73,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tidepool_governor::Policy as MemoryPolicy;
 use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
 use tidepool_pool::{Advice, CompressedTier, Lsn, PageCompression, Pool, ThreadWork};
@@ -521,6 +522,13 @@ impl Db {
         let _one = self.inner.setting.lock();
         self.inner.options.write().memory_guard = on;
         self.inner.env.governor().set_memory_guard(on);
+    }
+
+    /// Changes whether a governed pool gives back what brings nothing.
+    pub fn set_memory_policy(&self, value: MemoryPolicy) {
+        let _one = self.inner.setting.lock();
+        self.inner.options.write().memory_policy = value;
+        self.inner.env.governor().set_memory_policy(value);
     }
 
     /// Who sizes the buffer pool: the decisions, and the reasons.

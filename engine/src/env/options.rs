@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidepool_governor::Policy as MemoryPolicy;
 use tidepool_pool::storage::Storage;
 use tidepool_pool::{CompressedTier, PageCompression, ReplacementConfig};
 
@@ -30,6 +31,8 @@ pub struct EnvOptions {
     pub memory_budget_bytes: u64,
     /// Whether a number there is a ceiling only.
     pub memory_guard: bool,
+    /// See [`Options::memory_policy`].
+    pub memory_policy: MemoryPolicy,
     /// See [`Options::memory_locked`].
     pub memory_locked: bool,
     /// Where `/proc` and `/sys` are.
@@ -106,6 +109,7 @@ impl From<&Options> for EnvOptions {
             memory_budget_bytes: options.memory_budget_bytes,
             memory_locked: options.memory_locked,
             memory_guard: options.memory_guard,
+            memory_policy: options.memory_policy,
             system_root: options.system_root.clone(),
             replacement: ReplacementConfig::default(),
             page_compression: options.page_compression,
@@ -131,6 +135,7 @@ impl EnvOptions {
         Self {
             buffer_pool_size_bytes: 4 << 20,
             memory_guard: false,
+            memory_policy: MemoryPolicy::Keep,
             memory_locked: false,
             redo_capacity_bytes: redo::CAPACITY_MIN_BYTES,
             redo_buffer_bytes: 64 << 10,

@@ -4,6 +4,7 @@
 //! # Contents
 //! - here: the settings, one step (read, decide, act), what is told about it.
 //! - `budget`: what a budget for all of the engine leaves the pool.
+//! - `returning`: what the pool holds beyond its need goes back.
 //! - `thread`: how often that is done, and what wakes it earlier.
 //!
 //! # What is governed
@@ -13,7 +14,8 @@
 //! | a number | on | that number at most, and less while the memory doesn't allow it |
 //! | a number | off | that number |
 //!
-//! and in all cases no more than a memory budget leaves it, if there is one.
+//! and in all cases no more than a memory budget leaves it, if there is one. A governed pool that
+//! is to [return](Policy) memory has no more than it needs, either.
 //!
 //! The pool commits memory only as misses need it, so a large limit costs an idle engine nothing.
 //!
@@ -25,6 +27,7 @@
 
 mod budget;
 mod log;
+mod returning;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -37,13 +40,14 @@ use parking_lot::Mutex;
 use tidepool_governor::journal::Entry;
 use tidepool_governor::kernel::Root;
 use tidepool_governor::trigger::Bell;
-use tidepool_governor::{Decision, Governor, Journal, PoolState, Reader, Signal, Signals};
+use tidepool_governor::{Decision, Governor, Journal, Policy, PoolState, Reader, Signal, Signals};
 use tidepool_pool::{EXTENT_BYTES, Haste, Pool, ResizeState};
 
 use crate::error::{Error, Result};
 use budget::Budget;
 pub(crate) use budget::RestOfEngine;
 use log::LogGate;
+use returning::Returning;
 use thread::Thread;
 
 /// A governed pool is not made smaller than this, in bytes: some hundred threads with a few latched
@@ -65,6 +69,8 @@ pub struct SizeOptions {
     pub budget_bytes: u64,
     /// Whether a number is a ceiling only.
     pub memory_guard: bool,
+    /// Whether a governed pool gives back what brings nothing.
+    pub memory_policy: Policy,
     /// The least size that may be asked for, in bytes.
     pub size_min_bytes: u64,
     /// Where `/proc` and `/sys` are.
@@ -104,6 +110,8 @@ pub struct GovernorReport {
     pub readings: u64,
     /// Whether the pool was found to have use for more memory.
     pub wants_more: bool,
+    /// How small the pool could be, by its miss-ratio curve, if that is known.
+    pub needed_bytes: Option<u64>,
     /// The nice value of the threads that give memory back; none if there are none yet.
     pub thread_nice: Option<i32>,
     /// Why the pool has the size it has: the last decision's reason.
@@ -134,6 +142,7 @@ struct Control {
     /// When the change that the pool is still at was decided.
     changing_since: Option<Duration>,
     appetite: Appetite,
+    returning: Returning,
     signals: Signals,
     shrinks: u64,
     grows: u64,
@@ -174,6 +183,7 @@ impl InitialSizing {
             size_max_bytes: u64::MAX,
             changing_since: None,
             appetite: Appetite::default(),
+            returning: Returning::default(),
             signals,
             shrinks: 0,
             grows: 0,
@@ -248,6 +258,11 @@ impl PoolGovernor {
         self.change(|options| options.memory_guard = on);
     }
 
+    /// Changes whether a governed pool gives back what brings nothing.
+    pub(crate) fn set_memory_policy(&self, policy: Policy) {
+        self.change(|options| options.memory_policy = policy);
+    }
+
     fn change(&self, change: impl FnOnce(&mut SizeOptions)) {
         let mut control = self.control.lock();
         let was_governed = control.is_governed();
@@ -301,7 +316,16 @@ impl Control {
         }
     }
 
+    /// What the rules of this engine leave the pool: the signals have their say later.
     fn pool_state(&self, resident_bytes: u64) -> PoolState {
+        let state = self.pool_state_without_return(resident_bytes);
+        let returned = self.returning.ceiling_bytes().map_or(u64::MAX, whole_extents);
+        let ceiling_bytes = state.ceiling_bytes.min(returned.max(state.floor_bytes));
+        PoolState { ceiling_bytes, ..state }
+    }
+
+    /// The same, had the pool returned nothing.
+    fn pool_state_without_return(&self, resident_bytes: u64) -> PoolState {
         // In whole extents, as the pool is told: a ceiling between two could never be reached, and
         // there would be a decision for it at every reading. (A number that is not governed stays
         // what it is: such a pool begins with that to the page.)
@@ -342,6 +366,7 @@ impl Control {
             self.journal.done(at.saturating_sub(since));
         }
         self.ask_appetite(pool, at);
+        self.return_surplus(pool, at);
         let decision = if self.is_governed() {
             let state = self.pool_state(pool.resident_bytes());
             self.governor.decide(&self.signals, &state)
@@ -360,7 +385,15 @@ impl Control {
         if let Some(mut decision) = decision {
             let before = self.target_bytes;
             let is_budget = self.ceiling_bytes() == self.budgeted_bytes();
+            let is_return = self.returning.ceiling_bytes().map(whole_extents)
+                == Some(decision.to_bytes)
+                && decision.to_bytes < whole_extents(self.ceiling_bytes());
             let haste = match decision.signal {
+                Signal::Ceiling if is_return => {
+                    decision.signal = Signal::Surplus;
+                    decision.reason = self.returning.why().to_owned();
+                    Haste::AtLeisure
+                }
                 Signal::Ceiling if is_budget => {
                     decision.signal = Signal::Budget;
                     decision.reason = self.budget.reason(self.options.budget_bytes);
@@ -423,21 +456,36 @@ impl Control {
         }
     }
 
-    /// Who asked for a number wants it. A governed pool is asked now and then, but not while memory
-    /// is short: it could not grow anyhow, and the advisor may take its time.
+    /// A number that was asked for is wanted. A governed pool is asked now and then, but not while
+    /// memory is short: it could not grow anyhow, and the advisor may take its time.
     fn ask_appetite(&mut self, pool: &Pool, at: Duration) {
         let appetite = &mut self.appetite;
         if self.options.size_bytes != 0 {
             appetite.wants_more = true;
             return;
         }
-        if appetite.asked_at.is_some_and(|asked| at.saturating_sub(asked) < APPETITE_EVERY) {
+        // A pool that returned memory may miss it from one moment to the next.
+        let has_returned = self.returning.ceiling_bytes().is_some();
+        let is_asked = |asked| at.saturating_sub(asked) < APPETITE_EVERY;
+        if !has_returned && appetite.asked_at.is_some_and(is_asked) {
             return;
         }
-        let state = self.pool_state(pool.resident_bytes());
+        let state = self.pool_state_without_return(pool.resident_bytes());
         let target = self.governor.target(&self.signals, &state);
         if target.is_some_and(|target| target > self.target_bytes) {
-            self.appetite = Appetite { asked_at: Some(at), wants_more: pool.advice().wants_more() };
+            self.appetite = Appetite { asked_at: Some(at), wants_more: pool.wants_more() };
+        }
+    }
+
+    /// Memory without use goes back, if that is the policy. A number that was asked for is wanted
+    /// as it is.
+    fn return_surplus(&mut self, pool: &Pool, at: Duration) {
+        let returns =
+            self.options.size_bytes == 0 && self.options.memory_policy.returns(&self.signals);
+        let state = self.pool_state(pool.resident_bytes());
+        match returns {
+            true => self.returning.step(at, pool, &state),
+            false => self.returning.forget(),
         }
     }
 
@@ -465,6 +513,7 @@ impl Control {
             grows: self.grows,
             readings: self.readings,
             wants_more: self.appetite.wants_more,
+            needed_bytes: pool.need().map(|need| need.size_bytes),
             thread_nice: pool.priority().nice(),
             why: newest.map(|entry| entry.decision.reason.clone()).unwrap_or_default(),
         }

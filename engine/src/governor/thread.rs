@@ -2,7 +2,9 @@
 //!
 //! Memory can't vanish faster than it can be touched, so how soon to look again follows from how
 //! much room there is. Between two full readings it *glances*: one number of one file that is open,
-//! at a cost of less than a microsecond. Where the kernel offers triggers, they end a sleep early.
+//! at a cost of less than a microsecond. Room that grows asks for a reading as well: the kernel may
+//! be swapping the process's memory, and while it does, a full reading comes every
+//! [`SWAPPING_EVERY`]. Where the kernel offers triggers, they end a sleep early.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +21,9 @@ use super::PoolGovernor;
 /// The longest time between two full readings: a limit that is lowered must be seen, and answered,
 /// within 100 ms.
 const READ_EVERY: Duration = Duration::from_millis(50);
+/// The time between two full readings while memory of the process goes to swap: the kernel swaps up
+/// to 1 GB/s.
+const SWAPPING_EVERY: Duration = Duration::from_millis(5);
 /// The shortest time between two glances.
 const GLANCE_EVERY_MIN: Duration = Duration::from_millis(2);
 /// How fast others may take memory, bytes a second: twice what one process was seen to touch.
@@ -60,21 +65,30 @@ impl Thread {
 #[derive(Clone, Copy, Default)]
 struct Seen {
     room_bytes: Option<u64>,
+    is_swapping: bool,
 }
 
 impl Seen {
     /// How long to sleep before the next glance.
     fn pause(self) -> Duration {
         // Blind: nothing to glance at.
-        let Some(room) = self.room_bytes else { return READ_EVERY };
+        let Some(room) = self.room_bytes else { return self.longest_pause() };
         let vanishes_in = Duration::from_secs_f64(room as f64 / VANISH_BYTES_PER_S as f64);
-        (vanishes_in / LOOKS).clamp(GLANCE_EVERY_MIN, READ_EVERY)
+        (vanishes_in / LOOKS).clamp(GLANCE_EVERY_MIN, self.longest_pause())
+    }
+
+    /// The longest time until the next full reading.
+    fn longest_pause(self) -> Duration {
+        if self.is_swapping { SWAPPING_EVERY } else { READ_EVERY }
     }
 
     /// Whether a glance that finds `now` asks for a full reading.
     fn calls_for_reading(self, now: Option<u64>) -> bool {
         match (self.room_bytes, now) {
-            (Some(then), Some(now)) => now + (then / 8).max(GLANCE_MIN_BYTES) < then,
+            (Some(then), Some(now)) => {
+                now + (then / 8).max(GLANCE_MIN_BYTES) < then
+                    || now > then.saturating_add(GLANCE_MIN_BYTES)
+            }
             _ => false,
         }
     }
@@ -101,11 +115,14 @@ fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
         let step = || {
             let mut control = governor.control.lock();
             let now = started.elapsed();
-            let is_due = woken != Woken::Timeout || now - read_at >= READ_EVERY;
+            let is_due = woken != Woken::Timeout || now - read_at >= seen.longest_pause();
             if is_due || seen.calls_for_reading(control.reader.glance()) {
                 control.step(&governor.pool, now);
                 read_at = now;
-                seen = Seen { room_bytes: control.signals.room().map(|room| room.bytes()) };
+                seen = Seen {
+                    room_bytes: control.signals.room().map(|room| room.bytes()),
+                    is_swapping: control.governor.is_swapping(),
+                };
             }
         };
         pause = steps.run(step).map_or_else(|rest| rest, |()| seen.pause());
@@ -138,19 +155,24 @@ mod tests {
 
     #[test]
     fn the_less_room_the_sooner_the_next_look() {
-        let pause = |room_bytes| Seen { room_bytes }.pause();
+        let seen = |room_bytes, is_swapping| Seen { room_bytes, is_swapping };
+        let pause = |room_bytes| seen(room_bytes, false).pause();
         assert_eq!(pause(None), READ_EVERY);
         assert_eq!(pause(Some(0)), GLANCE_EVERY_MIN);
         assert_eq!(pause(Some(64 << 20)), Duration::from_micros(15_625) / LOOKS);
         assert_eq!(pause(Some(1 << 40)), READ_EVERY);
+        assert_eq!(seen(Some(1 << 40), true).pause(), SWAPPING_EVERY);
+        assert_eq!(seen(None, true).pause(), SWAPPING_EVERY);
+        assert_eq!(seen(Some(0), true).pause(), GLANCE_EVERY_MIN);
     }
 
     #[test]
-    fn a_glance_calls_for_a_reading_when_room_went() {
-        let seen = Seen { room_bytes: Some(40 << 20) };
+    fn a_glance_calls_for_a_reading_when_room_went_or_came() {
+        let seen = Seen { room_bytes: Some(40 << 20), is_swapping: false };
         assert!(!seen.calls_for_reading(None));
         assert!(!seen.calls_for_reading(Some(39 << 20)));
-        assert!(!seen.calls_for_reading(Some(400 << 20)), "growing has time");
+        assert!(!seen.calls_for_reading(Some(41 << 20)));
+        assert!(seen.calls_for_reading(Some(43 << 20)), "it may have gone to swap");
         assert!(seen.calls_for_reading(Some(30 << 20)));
         assert!(!Seen::default().calls_for_reading(Some(0)));
     }

@@ -14,6 +14,7 @@ mod data;
 pub mod defaults;
 pub mod govern;
 pub mod idle;
+pub mod limits;
 pub mod pressure;
 pub mod resize;
 pub mod sideload;
@@ -54,9 +55,10 @@ const POOLS: [Engine; 2] = [Engine::Tidepool, Engine::InnoDb];
 const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
-pub const ALL: [Experiment; 10] = [
+pub const ALL: [Experiment; 11] = [
     with_mysql("swap", swap::run, data::data, swap::case_names, SECONDS),
     with_mysql("pressure", pressure::run, pressure::data, pressure::case_names, THREADS),
+    with_mysql("limits", limits::run, data::data, limits::case_names, THREADS),
     with_mysql("govern", govern::run, govern::data, govern::case_names, THREADS),
     with_mysql("resize", resize::run, resize::data, resize::case_names, THREADS),
     with_mysql("sideload", sideload::run, data::data, sideload::case_names, NOTHING),

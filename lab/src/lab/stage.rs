@@ -45,6 +45,8 @@ pub struct Stage<'a> {
     pub(super) is_over: bool,
     /// Statements on their way, which return how long they took.
     resizes: Vec<JoinHandle<Option<Duration>>>,
+    /// Limits of the memory cgroup that are being written, in the same way.
+    limits: Vec<JoinHandle<Option<Duration>>>,
 }
 
 impl<'a> Stage<'a> {
@@ -65,6 +67,7 @@ impl<'a> Stage<'a> {
             next_job: None,
             is_over: false,
             resizes: Vec::new(),
+            limits: Vec::new(),
         }
     }
 
@@ -88,6 +91,15 @@ impl<'a> Stage<'a> {
         if let Some(slowest) = took.into_iter().flatten().max() {
             record.summary.insert("set_returned_ms".into(), slowest.as_secs_f64() * 1e3);
         }
+        let written: Vec<Option<Duration>> =
+            self.limits.into_iter().map(|thread| thread.join().ok().flatten()).collect();
+        if !written.is_empty() {
+            let refused = written.iter().filter(|took| took.is_none()).count();
+            record.summary.insert("limits_refused".into(), refused as f64);
+        }
+        if let Some(slowest) = written.into_iter().flatten().max() {
+            record.summary.insert("limit_written_ms".into(), slowest.as_secs_f64() * 1e3);
+        }
         record.events = self.events;
         let neighbour_killed = f64::from(u8::from(self.neighbour_killed));
         record.summary.insert("neighbour_killed".into(), neighbour_killed);
@@ -109,6 +121,21 @@ impl<'a> Stage<'a> {
         self.note(format!("pool → {} MiB", size_bytes >> 20));
         self.resizes.push(std::thread::spawn(move || timed(&mut conn, &statement)));
         Ok(())
+    }
+
+    /// Changes the limit of the server's memory cgroup; does not wait for the kernel, which
+    /// reclaims first what is above a lower limit. It may also refuse.
+    pub fn limit_memory(&mut self, limit_bytes: u64) {
+        let Some(file) = self.memory.map(Cgroup::memory_limit) else { return };
+        self.note(format!("limit → {} MiB", limit_bytes >> 20));
+        self.limits.push(std::thread::spawn(move || {
+            let start = Instant::now();
+            let written = std::fs::write(&file, limit_bytes.to_string());
+            if let Err(error) = &written {
+                tracing::info!("{}: {error}", file.display());
+            }
+            written.ok().map(|()| start.elapsed())
+        }));
     }
 
     /// Sends a `SET GLOBAL` of another kind; waits neither for the statement nor for a connection,

@@ -84,9 +84,15 @@ impl Cgroup {
     /// If there is no such controller, or the user may not.
     pub fn memory(registry: &Registry, limit_bytes: u64) -> Result<Cgroup> {
         let group = Cgroup::create(registry, "memory", "memory")?;
-        let file = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
-        group.write(file, &limit_bytes.to_string())?;
+        let path = group.memory_limit();
+        fs::write(&path, limit_bytes.to_string()).map_err(Error::at(&path))?;
         Ok(group)
+    }
+
+    /// The file of a memory group's limit. The write of a lower one waits while the kernel
+    /// reclaims what is above it.
+    pub fn memory_limit(&self) -> PathBuf {
+        self.path.join(if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" })
     }
 
     /// A group whose processes together do no more than `reads_per_second` on the disk that holds

@@ -69,6 +69,7 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     };
     swap::rows(&of("swap"), &mut rows);
     pressure(&of("pressure"), &mut rows);
+    limits(&of("limits"), &mut rows);
     govern(&of("govern"), &mut rows);
     resize(&of("resize"), &mut rows);
     sideload::rows(&of("sideload"), &mut rows);
@@ -225,6 +226,24 @@ fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
     add(rows, &under_pressure, "runs with a kill", Bound::AtMost(0.0), count, |own| {
         Some(killed(own))
     });
+}
+
+fn limits(records: &[&Record], rows: &mut Vec<Row>) {
+    for scenario in distinct(records.iter().map(|record| record.scenario.as_str())) {
+        let of_case: Vec<&Record> =
+            records.iter().copied().filter(|record| record.scenario == scenario).collect();
+        let mut one = |what: &str, bound, show, name: &'static str| {
+            add(rows, &of_case, format!("{scenario}: {what}"), bound, show, |own| {
+                figure_of(own, scenario, name)
+            });
+        };
+        one("swapped out, MB", Bound::AtMost(50.0), count, "swapped_out_mb");
+        one("the least pool, of what fits", Bound::AtLeast(0.5), ratio, "pool_least_ratio");
+        one("the largest pool after that", Bound::AtMost(1.05), ratio, "pool_most_ratio");
+        one("at the size that fits after", Bound::AtMost(10.0), seconds, "settled_after_s");
+        one("back to the full size after", Bound::AtMost(10.0), seconds, "back_after_s");
+    }
+    add(rows, records, "runs with a kill", Bound::AtMost(0.0), count, |own| Some(killed(own)));
 }
 
 /// What is judged is the governor; the engine is always InnoDB, of MariaDB unless it is said.

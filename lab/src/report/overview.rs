@@ -48,7 +48,7 @@ fn is_no_rescue(record: &Record) -> bool {
     !is_rescue(record)
 }
 
-const MEASURES: [Measure; 8] = [
+const MEASURES: [Measure; 9] = [
     Measure {
         experiment: "swap",
         figure: "qps",
@@ -68,6 +68,13 @@ const MEASURES: [Measure; 8] = [
         figure: "worst_second_ratio",
         title: "Memory pressure: worst second relative to a fixed pool of the same size, more is better",
         reference: Some(0.8),
+        has: any,
+    },
+    Measure {
+        experiment: "limits",
+        figure: "swapped_out_mb",
+        title: "A limit lowered by half: MB swapped out, less is better",
+        reference: Some(50.0),
         has: any,
     },
     Measure {

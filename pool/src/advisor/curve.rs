@@ -59,9 +59,22 @@ struct Point {
     simulation: Simulation,
     misses: f64,
     requests: f64,
+    /// What was counted since the last turn of [`LATELY`], and in the turn before.
+    lately: [Lately; 2],
     /// Requests until it counts: after its sample grew, the new pages are strangers.
     warming: u64,
 }
+
+/// Misses of some time, without decay: of a load that has ended a decayed count keeps a trace for a
+/// quarter of an hour.
+#[derive(Clone, Copy, Default)]
+struct Lately {
+    misses: f64,
+    seconds: f64,
+}
+
+/// How long a turn of [`Lately`] takes, in seconds.
+const LATELY: f64 = 30.0;
 
 /// Which pages were asked for just now. Whoever asks for one of them again is sure of a hit at
 /// every size, so the simulations need not hear of it: the root of a tree would else be all they
@@ -117,6 +130,8 @@ pub(super) struct Curve {
     requests: f64,
     seconds: f64,
     observed_seconds: f64,
+    /// Seconds of the present turn of [`Lately`].
+    turn_seconds: f64,
     /// Requests that simulations took since the last account, lately a second, and for how long
     /// few.
     simulated: u64,
@@ -146,7 +161,8 @@ impl Point {
         let sample = Sample::of_rate(rate_at(size, rate_max));
         let frames = (holding(size) * sample.rate()).round() as u32;
         let simulation = Simulation::new(config, frames)?;
-        Ok(Point { step, sample, simulation, misses: 0.0, requests: 0.0, warming: 0 })
+        let lately = Default::default();
+        Ok(Point { step, sample, simulation, misses: 0.0, requests: 0.0, lately, warming: 0 })
     }
 
     fn size(&self) -> f64 {
@@ -168,6 +184,13 @@ impl Point {
         }
     }
 
+    /// Misses a second in the last turn and this one, once a whole turn is known.
+    fn misses_lately(&self) -> Option<f64> {
+        let [now, before] = self.lately;
+        let seconds = now.seconds + before.seconds;
+        (seconds >= LATELY).then(|| (now.misses + before.misses) / seconds)
+    }
+
     fn miss_ratio(&self) -> Option<f64> {
         (self.requests > 0.0).then(|| (self.misses / self.requests).min(1.0))
     }
@@ -186,6 +209,7 @@ impl Curve {
             requests: 0.0,
             seconds: 0.0,
             observed_seconds: 0.0,
+            turn_seconds: 0.0,
             simulated: 0,
             simulated_per_second: 0.0,
             calm: Duration::ZERO,
@@ -258,7 +282,7 @@ impl Curve {
         let old = &mut self.points[index];
         let mut new = Point::new(&self.config, old.step, self.rate_max)?;
         new.seed(&old.simulation.coldest_first());
-        (new.misses, new.requests) = (old.misses, old.requests);
+        (new.misses, new.requests, new.lately) = (old.misses, old.requests, old.lately);
         if new.sample > old.sample {
             new.warming = u64::from(new.simulation.frames()) * 4;
         }
@@ -291,6 +315,7 @@ impl Curve {
                     point.warming -= 1;
                 } else if !hit && counts {
                     point.misses += 1.0 / point.sample.rate();
+                    point.lately[0].misses += 1.0 / point.sample.rate();
                 }
                 if index == present {
                     at_present = hit;
@@ -324,6 +349,14 @@ impl Curve {
             point.requests *= keep;
             if point.warming == 0 {
                 point.requests += heard;
+                point.lately[0].seconds += seconds;
+            }
+        }
+        self.turn_seconds += seconds;
+        if self.turn_seconds >= LATELY {
+            self.turn_seconds = 0.0;
+            for point in &mut self.points {
+                point.lately = [Lately::default(), point.lately[0]];
             }
         }
         self.requests = self.requests * keep + requests as f64;
@@ -380,6 +413,7 @@ impl Curve {
     pub(super) fn forget(&mut self) {
         for point in &mut self.points {
             (point.misses, point.requests) = (0.0, 0.0);
+            point.lately = Default::default();
         }
         (self.requests, self.seconds, self.saved) = (0.0, 0.0, Saved::default());
     }
@@ -402,6 +436,28 @@ impl Curve {
             below = Some((point.size(), least));
         }
         below.map(|(_, ratio)| ratio)
+    }
+
+    /// Reads a second that a pool of `frames` frames would have had in the last half minute or
+    /// minute; `None` without evidence, or below the smallest size that there is evidence of.
+    pub(super) fn reads_lately(&self, frames: f64) -> Option<f64> {
+        let mut below: Option<(f64, f64)> = None;
+        // As in `miss_ratio`.
+        let mut least = f64::INFINITY;
+        for point in &self.points {
+            let Some(reads) = point.misses_lately() else {
+                below = None;
+                continue;
+            };
+            least = least.min(reads);
+            if point.size() >= frames {
+                let (size, reads) = below?;
+                let along = (frames - size) / (point.size() - size);
+                return Some(reads + (least - reads) * along);
+            }
+            below = Some((point.size(), least));
+        }
+        below.map(|(_, reads)| reads)
     }
 
     /// Requests a second of late, or 0.

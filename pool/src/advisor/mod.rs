@@ -70,7 +70,7 @@ const SAVED_PER_SECOND: f64 = 10.0;
 const SAVED_SHARE: f64 = 0.01;
 /// Frames that the policy's shadows should at most have.
 const SHADOW_FRAMES: u32 = 512;
-/// Until the curve knows of so much time, a full pool that misses wants more.
+/// Until the curve knows of this much time, a full pool that misses wants more.
 const NO_EVIDENCE: Duration = Duration::from_secs(10);
 
 /// What is saved, against what is needed to go on wanting (half), or to begin.
@@ -84,6 +84,29 @@ fn is_worth_it(saved: Saved, wanted_before: bool) -> bool {
         || per_second >= SAVED_PER_SECOND / 10.0 * scale
             && saved.saved >= SAVED_SHARE * scale * saved.misses
 }
+
+/// How small the pool could be: what it loses below that costs reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Need {
+    /// The smallest size with which at most 0.1 % more is read, or half a page a second.
+    pub size_bytes: u64,
+    /// Pages that a pool of this size would read beyond those of the present one, a second.
+    pub extra_reads_per_second: f64,
+    /// Pages that the present one reads a second.
+    pub reads_per_second: f64,
+}
+
+/// Memory is of no use if its loss adds at most this share to the reads, and so to the time that is
+/// spent on them, …
+const COST_SHARE: f64 = 0.001;
+/// … or this many reads a second. Much less than what makes a pool want more
+/// ([`SAVED_PER_SECOND`]), or it would grow back at once.
+const COST_PER_SECOND: f64 = 0.5;
+/// Until the curve knows of this much time, and of this many requests, nothing is said of a need.
+const NEED_EVIDENCE: Duration = Duration::from_secs(60);
+const NEED_REQUESTS: f64 = 1000.0;
+/// The sizes that are looked at are this part of the present one apart.
+const NEED_PARTS: u32 = 64;
 
 /// Behind [`Pool::advice`].
 pub(crate) struct Advisor {
@@ -220,6 +243,12 @@ impl Pool {
         self.frames().available() <= 2 * self.reserve()
     }
 
+    /// Whether a larger pool would save reads worth having: [`Advice::wants_more`] alone.
+    pub fn wants_more(&self) -> bool {
+        let state = self.advisor.state.lock();
+        if state.enabled { state.wants_more } else { self.is_full() }
+    }
+
     /// What other sizes of the pool would bring.
     pub fn advice(&self) -> Advice {
         let reach_factor = self.reach_factor();
@@ -244,6 +273,35 @@ impl Pool {
             requests_per_second,
             wants_more: if state.enabled { state.wants_more } else { self.is_full() },
         }
+    }
+
+    /// How small the pool could be, if there is evidence. No less than a quarter of the limit: the
+    /// curve reaches no further.
+    pub fn need(&self) -> Option<Need> {
+        let reach_factor = self.reach_factor();
+        let state = self.advisor.state.lock();
+        let curve = &state.curve;
+        let (window, observed) = curve.window();
+        let requests_per_second = curve.requests_per_second();
+        let requests = requests_per_second * window.as_secs_f64();
+        if !state.enabled || observed < NEED_EVIDENCE || requests < NEED_REQUESTS {
+            return None;
+        }
+        let page_bytes = self.page_size().bytes() as u64;
+        let limit = f64::from(self.frames().limit());
+        let held = limit.min((self.resident_bytes() / page_bytes) as f64);
+        let reads_at = |frames: f64| curve.reads_lately(frames * reach_factor);
+        let reads_per_second = reads_at(held)?;
+        let affordable = (reads_per_second * COST_SHARE).max(COST_PER_SECOND);
+        let sizes = (1..NEED_PARTS).map(|part| held * f64::from(part) / f64::from(NEED_PARTS));
+        let mut smaller = sizes.filter(|&frames| frames >= limit / 4.0);
+        let fits = smaller.find_map(|frames| {
+            let extra = (reads_at(frames)? - reads_per_second).max(0.0);
+            (extra <= affordable).then_some((frames, extra))
+        });
+        let (frames, extra_reads_per_second) = fits.unwrap_or((held, 0.0));
+        let size_bytes = frames as u64 * page_bytes;
+        Some(Need { size_bytes, extra_reads_per_second, reads_per_second })
     }
 
     /// Memory that hearing of accesses takes, beyond the pool's frames.

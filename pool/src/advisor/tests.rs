@@ -129,6 +129,26 @@ fn resizing_the_pool_to_and_fro_leaves_the_evidence_alone() {
 }
 
 #[test]
+fn a_load_that_has_ended_leaves_no_trace_after_a_minute() {
+    let mut random = Random(3);
+    let mut curve = Curve::new(&ReplacementConfig::default(), 4000).unwrap();
+    assert_eq!(curve.reads_lately(4000.0), None);
+    run(&mut curve, 60, 2000, || random.below(3500));
+    let reads = curve.reads_lately(1200.0).unwrap();
+    assert!(reads > 500.0, "{reads}");
+    // A quarter of the pages is used again and again; the decayed curve still knows of the others.
+    run(&mut curve, 70, 2000, || random.below(800));
+    let reads = curve.reads_lately(1200.0).unwrap();
+    assert!(reads < COST_PER_SECOND, "{reads}");
+    assert!(curve.miss_ratio(1200.0).unwrap() * curve.requests_per_second() > 100.0);
+    // The largest simulations still hold what was used before: if it is asked for again, they hit
+    // and the small ones miss.
+    run(&mut curve, 1, 2000, || random.below(3500));
+    assert!(curve.reads_lately(1200.0).unwrap() > 10.0);
+    assert!(curve.reads_lately(8000.0).unwrap() < COST_PER_SECOND);
+}
+
+#[test]
 fn the_work_keeps_to_its_bound_and_the_curve_stays_right() {
     let mut curve = Curve::new(&ReplacementConfig::default(), 4000).unwrap();
     let mut random = Random(5);

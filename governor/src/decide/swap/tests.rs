@@ -205,13 +205,13 @@ fn memory_that_leaves_swap_hides_none_that_goes_there() {
     let mut at = Duration::ZERO;
     for mib in [300, 300, 100, 104, 108] {
         at += TICK;
-        watch.observe(at, Some(mib * MIB));
+        watch.observe(at, Some(mib * MIB), 0);
     }
     assert_eq!(watch.risen_bytes(), 8 * MIB);
     // What is not seen does not count afterwards.
-    watch.observe(at + TICK, None);
-    watch.observe(at + 2 * TICK, Some(900 * MIB));
-    assert_eq!((watch.risen_bytes(), watch.shrunk_bytes(at, GIB)), (0, None));
+    watch.observe(at + TICK, None, 0);
+    watch.observe(at + 2 * TICK, Some(900 * MIB), 0);
+    assert_eq!((watch.risen_bytes(), watch.ask(at, GIB)), (0, None));
 }
 
 #[test]
@@ -232,4 +232,115 @@ fn what_was_promised_is_not_counted_twice_when_it_is_in_swap() {
     let allowed = group.governor.binding(&signals, &group.pool).unwrap();
     assert_eq!(allowed.room.place, Place::Commit);
     assert_eq!(allowed.pool_bytes, LIMIT - 2 * GIB - allowed.headroom_bytes);
+}
+
+/// A limit that is halved below a process while the kernel swaps what is over it.
+struct Halved {
+    group: Group,
+    /// The limit that the kernel goes by.
+    limit: u64,
+    /// Whether the limit shows only once the usage has come down to it, as in version 1.
+    shows_late: bool,
+    /// What the kernel swaps, and the pool gives back, in a tick, bytes.
+    swaps: u64,
+    drains: u64,
+    swapped_out: u64,
+}
+
+/// How often the thread reads while memory goes to swap.
+const SWAPPING_TICK: Duration = Duration::from_millis(5);
+
+impl Halved {
+    fn new(shows_late: bool, swaps: u64) -> Halved {
+        let group = Group::new();
+        let drains = 8 * MIB;
+        Halved { group, limit: LIMIT / 20, shows_late, swaps, drains, swapped_out: 0 }
+    }
+
+    /// A tenth of the [`Group`], so that the pool has some 850 MiB and the limit is 1 GiB.
+    fn small(mut self) -> Halved {
+        let group = &mut self.group;
+        group.others = 100 * MIB;
+        group.pool.limit_bytes = 860 * MIB;
+        group.pool.resident_bytes = 860 * MIB;
+        self
+    }
+
+    fn usage(&self) -> u64 {
+        (self.group.pool.resident_bytes + self.group.others) - self.group.swapped
+    }
+
+    fn tick(&mut self) -> Option<Decision> {
+        let over = self.usage().saturating_sub(self.limit).min(self.swaps);
+        self.group.swapped += over;
+        self.swapped_out += over;
+        self.group.now += SWAPPING_TICK;
+        let is_shown = !self.shows_late || self.usage() <= self.limit;
+        let mut signals = self.group.signals();
+        signals.levels[0].limit_bytes = Some(if is_shown { self.limit } else { 2 * self.limit });
+        let pool = &mut self.group.pool;
+        let decision = self.group.governor.decide(&signals, pool);
+        if let Some(decision) = &decision {
+            pool.limit_bytes = decision.to_bytes;
+            self.group.governor.took(self.group.now, decision.signal, decision.to_bytes);
+        }
+        // What is in swap goes first; a pool that may grow fills.
+        let drained = pool.resident_bytes.saturating_sub(pool.limit_bytes).min(self.drains);
+        pool.resident_bytes -= drained;
+        self.group.swapped -= drained.min(self.group.swapped);
+        if pool.resident_bytes < pool.limit_bytes {
+            pool.resident_bytes = (pool.resident_bytes + MIB).min(pool.limit_bytes);
+        }
+        decision
+    }
+
+    /// The least limit of the pool over `seconds`, and the largest since then.
+    fn run(&mut self, seconds: u32) -> (u64, u64) {
+        let (mut least, mut most) = (u64::MAX, 0);
+        for _ in 0..Duration::from_secs(seconds.into()).as_millis() / SWAPPING_TICK.as_millis() {
+            self.tick();
+            let limit = self.group.pool.limit_bytes;
+            if limit < least {
+                (least, most) = (limit, limit);
+            }
+            most = most.max(limit);
+        }
+        (least, most)
+    }
+}
+
+#[test]
+fn a_limit_that_is_halved_leaves_the_pool_what_fits() {
+    // By whether the limit shows late, and the MiB that the kernel swaps in a tick: fast, slow, and
+    // all of it before the first reading.
+    for (shows_late, swaps, swapped_out_most) in [
+        (false, 2, 120),
+        (false, 1, 60),
+        (false, 1000, 470),
+        (true, 2, 180),
+        (true, 1, 100),
+        (true, 1000, 470),
+    ] {
+        let mut machine = Halved::new(shows_late, swaps * MIB).small();
+        for _ in 0..1000 {
+            machine.limit = LIMIT / 10;
+            machine.tick();
+        }
+        machine.limit = LIMIT / 20;
+        let fits = machine.limit - machine.group.others - machine.limit / 20;
+        let (least, most) = machine.run(20);
+        let figures = format!(
+            "late {shows_late}, {swaps} MiB a tick: {} to {} MiB, {} fit, {} MiB went to swap",
+            least / MIB,
+            most / MIB,
+            fits / MIB,
+            machine.swapped_out / MIB
+        );
+        // A limit that can be seen leaves nothing to guess.
+        assert!(least >= if shows_late { fits / 2 } else { fits * 95 / 100 }, "{figures}");
+        assert!(most <= fits, "{figures}");
+        let now = machine.group.pool.limit_bytes;
+        assert!(now >= fits * 95 / 100, "{} MiB: {figures}", now / MIB);
+        assert!(machine.swapped_out <= swapped_out_most * MIB, "{figures}");
+    }
 }
