@@ -3,7 +3,7 @@
 //! # Contents
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
-//! - `index_change`: indexes are added and dropped.
+//! - `index_change`: indexes are added and dropped; `catch_up`: what is written meanwhile.
 //! - `load`: tables are filled before they are seen.
 //! - `trx`: transactions on tables; `cursor`: reading in the order of an index.
 //! - `check`: CHECK of a table.
@@ -17,6 +17,7 @@
 //! transaction and the pool take. A transaction's operation takes neither. `detached` and
 //! `recovered` are innermost, and never held together.
 
+mod catch_up;
 mod check;
 mod cursor;
 mod definition;
@@ -33,6 +34,8 @@ mod warm;
 mod warm_reads;
 
 #[cfg(test)]
+mod catch_up_tests;
+#[cfg(test)]
 mod definition_tests;
 #[cfg(test)]
 mod note_tests;
@@ -45,6 +48,7 @@ mod row_count_tests;
 #[cfg(test)]
 mod undo_circle_tests;
 
+pub use catch_up::{ChangedRow, RoundReport};
 pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
