@@ -498,16 +498,22 @@ int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *
 int tp_change_begin_round(tp_index_change *change);
 /* A row that differs: its clustered key, its value before and after; null where there is none. */
 typedef struct {
-  tp_bytes key, before, after;
+  tp_bytes key;
+  tp_bytes before;
+  tp_bytes after;
 } tp_changed_row;
 /* Good until the next one. TP_END after the last. */
 int tp_change_next_changed(tp_index_change *change, tp_changed_row *row);
 /* An entry that is removed from the new tree. */
 int tp_change_remove(tp_index_change *change, size_t index, tp_bytes key, tp_bytes value);
-/* *writes_left: those that are logged and not in the new trees yet. TP_DUPLICATE as of
-   tp_change_build. */
+typedef struct {
+  uint64_t rows;        /* that differed */
+  uint64_t writes_open; /* logged, and left to the next round: of unfinished transactions */
+  uint64_t writes_left; /* these, and what was logged since it began */
+} tp_round;
+/* TP_DUPLICATE as of tp_change_build. */
 int tp_change_end_round(tp_index_change *change, void *context, int (*killed)(void *context),
-                        uint64_t *writes_left);
+                        tp_round *round);
 /* The table takes no more writes (TP_TABLE_BUSY). Then comes a last round, and the commit.
    TP_TABLE_BUSY while a transaction that has used the table is unfinished. */
 int tp_change_stop_writes(tp_index_change *change);

@@ -8,11 +8,13 @@ namespace {
 constexpr uint ROWS_BETWEEN_LOOKS = 1000;
 /* Logged writes that the last round may find: some milliseconds. */
 constexpr uint64_t LEFT_FOR_THE_END = 500;
-/* Rounds that bring rows. If writers are as fast as these, more of them would leave no less. */
+/* Rounds that leave more, though few of these are by unfinished transactions. If writers are as
+   fast as rounds, more of them would leave no less. */
 constexpr uint ROUNDS_MOST = 30;
-/* Between looks at transactions that are not at their end; it grows, for each look goes through all
-   that they have written. */
-constexpr ulonglong PAUSE_US = 5000, PAUSE_MAX_US = 200000;
+/* While unfinished transactions have written more, rounds come with rests, for each goes through
+   all that these have written. */
+constexpr ulonglong RESTS_PER_ROUND = 4, REST_MIN_US = 5000, REST_MAX_US = 5000000;
+constexpr ulonglong REST_SLICE_US = 100000;
 /* What SHOW PROCESSLIST has as stages. */
 enum Stage { READING, SORTING, CATCHING_UP, STAGES };
 
@@ -75,7 +77,7 @@ public:
         (!from_key || layouts.trees[0].decode_clustered(record, pk.data, pk.len, wanted.data())))
       return TP_OK;
     const std::string text =
-        "table " + context.name + ": a row can't be read by the table's definition: check the table";
+        "table " + context.name + ": a row is not of the table's definition: check the table";
     tp_set_last_error(text.data(), text.size());
     return TP_CORRUPT;
   }
@@ -145,7 +147,7 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
 }
 
 /* A round of one table. */
-int Index_build::round(Index_change *context, uint64_t *rows, uint64_t *writes_left) {
+int Index_build::round(Index_change *context, tp_round *report) {
   Entry_maker maker(altered, *context);
   tp_index_change *const change = context->change;
   int result = tp_change_begin_round(change);
@@ -153,8 +155,8 @@ int Index_build::round(Index_change *context, uint64_t *rows, uint64_t *writes_l
   std::vector<Entry_copy> before(context->built.size());
   tp_changed_row row;
   tp_bytes key, value;
-  for (*rows = 0; (result = tp_change_next_changed(change, &row)) == TP_OK; ++*rows) {
-    if (*rows % ROWS_BETWEEN_LOOKS == 0 && is_killed(thd)) return TP_INTERRUPTED;
+  for (uint rows = 0; (result = tp_change_next_changed(change, &row)) == TP_OK; rows++) {
+    if (rows % ROWS_BETWEEN_LOOKS == 0 && is_killed(thd)) return TP_INTERRUPTED;
     if (row.before.data) {
       if ((result = maker.read(row.key, row.before))) return result;
       for (size_t i = 0; i < before.size(); i++) {
@@ -176,7 +178,17 @@ int Index_build::round(Index_change *context, uint64_t *rows, uint64_t *writes_l
     }
   }
   if (result != TP_END) return result;
-  return tp_change_end_round(change, thd, is_killed, writes_left);
+  return tp_change_end_round(change, thd, is_killed, report);
+}
+
+/* Rests; false: the statement is killed. */
+bool Index_build::rest(ulonglong time_us) {
+  for (const ulonglong end = microsecond_interval_timer() + time_us;;) {
+    if (is_killed(thd)) return false;
+    const ulonglong now = microsecond_interval_timer();
+    if (now >= end) return true;
+    my_sleep(MY_MIN(end - now, REST_SLICE_US));
+  }
 }
 
 int Index_build::catch_up(const std::vector<Index_change *> &all, Index_change **failed) {
@@ -185,40 +197,39 @@ int Index_build::catch_up(const std::vector<Index_change *> &all, Index_change *
   progress.next_stage();
   const ulonglong patience = thd->variables.lock_wait_timeout * 1000000ULL;
   const ulonglong end = microsecond_interval_timer() + patience;
-  ulonglong pause = PAUSE_US;
   uint64_t most = 0;
   for (uint rounds = 0; rounds < ROUNDS_MOST;) {
-    uint64_t rows = 0, left = 0;
+    const ulonglong start = microsecond_interval_timer();
+    uint64_t open = 0, left = 0;
     for (Index_change *context : all) {
-      uint64_t rows_here = 0, left_here = 0;
+      tp_round report{};
       *failed = context;
-      if (int result = round(context, &rows_here, &left_here)) return result;
-      rows += rows_here;
-      left += left_here;
+      if (int result = round(context, &report)) return result;
+      open += report.writes_open;
+      left += report.writes_left;
     }
     if (left <= LEFT_FOR_THE_END) break;
     most = MY_MAX(most, left);
     thd_progress_report(thd, most - left, most);
-    if (rows) {
+    if (open <= LEFT_FOR_THE_END) {
       rounds++;
-      pause = PAUSE_US;
       continue;
     }
+    const ulonglong now = microsecond_interval_timer();
     /* The server goes on to wait for them, as long as it does. */
-    if (microsecond_interval_timer() >= end) break;
-    if (is_killed(thd)) return TP_INTERRUPTED;
-    my_sleep(pause);
-    pause = MY_MIN(2 * pause, PAUSE_MAX_US);
+    if (now >= end) break;
+    if (!rest(MY_MIN(MY_MAX(RESTS_PER_ROUND * (now - start), REST_MIN_US), REST_MAX_US)))
+      return TP_INTERRUPTED;
   }
   return TP_OK;
 }
 
 int Index_build::finish(const std::vector<Index_change *> &all, Index_change **failed) {
   for (Index_change *context : all) {
-    uint64_t rows, left;
+    tp_round report{};
     *failed = context;
     if (int result = tp_change_stop_writes(context->change)) return result;
-    if (int result = round(context, &rows, &left)) return result;
+    if (int result = round(context, &report)) return result;
   }
   return TP_OK;
 }

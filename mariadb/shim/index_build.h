@@ -3,16 +3,16 @@
   New indexes are filled, while others read and write the table.
 
       fill       the rows of a snapshot → entries → sorted → the new trees
-      catch_up   rounds: rows written since, before and after → entries removed and added; until few
-                 are left
+      catch_up   rounds: rows written since, before and after → entries removed and added; until
+                 few are left
       finish     alone with the table: the last round
 
   The engine knows which rows a round is about (engine/src/db/catch_up.rs). Their entries are made
   here, by the columns of the definition to come, which reads rows of all versions of the table.
 
-  How long the server keeps others away at the end depends on what is left for the last round. So the
-  rounds go on while there is more than LEFT_FOR_THE_END, also by transactions that are not at their
-  end: the server would wait for these as well, with everybody else behind it.
+  How long the server keeps others away at the end depends on what is left for the last round. So
+  rounds go on while there is more than LEFT_FOR_THE_END, also by transactions that are not at
+  their end: the server would wait for these as well, with everybody else behind it.
 */
 #ifndef TIDEPOOL_INDEX_BUILD_H
 #define TIDEPOOL_INDEX_BUILD_H
@@ -51,7 +51,8 @@ public:
   int finish(const std::vector<Index_change *> &all, Index_change **failed);
 
 private:
-  int round(Index_change *context, uint64_t *rows, uint64_t *writes_left);
+  int round(Index_change *context, tp_round *report);
+  bool rest(ulonglong time_us);
 
   THD *const thd;
   TABLE *const altered;

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt};
+use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt, RoundReport};
 
 use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or, text};
@@ -204,7 +204,15 @@ pub unsafe extern "C" fn tp_change_remove(
     })
 }
 
-/// Ends a round; stores how many logged writes are left for the next.
+/// What a round has come to: see [`RoundReport`].
+#[repr(C)]
+pub struct Round {
+    rows: u64,
+    writes_open: u64,
+    writes_left: u64,
+}
+
+/// Ends a round.
 ///
 /// # Safety
 /// Valid pointers; `change` is the caller's alone; `killed` may be called with `context`.
@@ -213,14 +221,15 @@ pub unsafe extern "C" fn tp_change_end_round(
     change: *mut Change,
     context: *mut c_void,
     killed: extern "C" fn(*mut c_void) -> c_int,
-    writes_left: *mut u64,
+    round: *mut Round,
 ) -> c_int {
     guard(|| {
         // SAFETY: a change of the shim's alone.
         let change = unsafe { &mut *change };
-        let report = change.change.end_round(&mut || killed(context) == 0)?;
+        let RoundReport { rows, writes_open, writes_left } =
+            change.change.end_round(&mut || killed(context) == 0)?;
         // SAFETY: a valid place to store to.
-        unsafe { *writes_left = report.writes_left };
+        unsafe { *round = Round { rows, writes_open, writes_left } };
         Ok(TP_OK)
     })
 }

@@ -54,8 +54,11 @@ pub struct ChangedRow<'a> {
 pub struct RoundReport {
     /// Rows that differed.
     pub rows: u64,
-    /// Writes that were logged and are not in the new indexes yet: of transactions that are not
-    /// committed, and those committed since the round began.
+    /// Logged writes that the round has left to the next: most are of transactions that were not
+    /// committed when it began.
+    pub writes_open: u64,
+    /// All writes that were logged and are not in the new indexes yet: these, and those that were
+    /// logged since the round began.
     pub writes_left: u64,
 }
 
@@ -76,6 +79,8 @@ pub(super) struct Round {
     /// Entries of `written` so far.
     entries: u64,
     rows: u64,
+    /// Entries that go into the next log.
+    later: u64,
 }
 
 /// What a logged write is to a round.
@@ -122,7 +127,10 @@ impl Round {
                 let trx = trx_of(&self.ahead.1)?;
                 match self.fate(trx) {
                     Fate::Seen => is_seen = true,
-                    Fate::Later => table.note_write(trx, &self.key),
+                    Fate::Later => {
+                        table.note_write(trx, &self.key);
+                        self.later += 1;
+                    }
                     Fate::Gone => {}
                 }
                 self.step()?;
@@ -199,6 +207,7 @@ impl IndexChange {
             after: Vec::new(),
             entries: 0,
             rows: 0,
+            later: 0,
         };
         round.step()?;
         self.round = Some(round);
@@ -265,7 +274,7 @@ impl IndexChange {
         let Some(round) = self.round.take() else { return Err(Error::NotFound) };
         self.snapshot = Some(round.next);
         self.is_caught_up = round.is_last;
-        Ok(RoundReport { rows: round.rows, writes_left })
+        Ok(RoundReport { rows: round.rows, writes_open: round.later, writes_left })
     }
 }
 

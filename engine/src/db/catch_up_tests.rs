@@ -68,8 +68,8 @@ fn what_a_round_does_not_see_comes_with_the_next() {
         }
     };
     let report = with_hook(hook, || round(&mut change));
-    assert_eq!(report, RoundReport { rows: 0, writes_left: 2 });
-    assert_eq!(round(&mut change), RoundReport { rows: 2, writes_left: 0 });
+    assert_eq!(report, RoundReport { rows: 0, writes_open: 2, writes_left: 2 });
+    assert_eq!(round(&mut change), RoundReport { rows: 2, writes_open: 0, writes_left: 0 });
     change.stop_writes().unwrap();
     round(&mut change);
     let table = change.commit(&[]).unwrap();
@@ -109,7 +109,7 @@ fn who_comes_in_at_the_last_moment_is_in_the_way() {
     trx.insert(&table, 0, b"late", b"").unwrap();
     trx.commit().unwrap();
     change.stop_writes().unwrap();
-    assert_eq!(round(&mut change), RoundReport { rows: 1, writes_left: 0 });
+    assert_eq!(round(&mut change), RoundReport { rows: 1, writes_open: 0, writes_left: 0 });
     let table = change.commit(&[]).unwrap();
     assert_eq!(keys(&db, &table, ADDED), [b"late"]);
 }

@@ -4,6 +4,7 @@
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
 //! - `index_change`: indexes are added and dropped; `catch_up`: what is written meanwhile.
+//! - `notes`: what a crash has left of that is freed.
 //! - `load`: tables are filled before they are seen.
 //! - `trx`: transactions on tables; `cursor`: reading in the order of an index.
 //! - `check`: CHECK of a table.
@@ -26,6 +27,7 @@ mod file_tests;
 mod forced;
 mod index_change;
 mod load;
+mod notes;
 mod open;
 mod scrub;
 mod steps;

@@ -42,8 +42,9 @@ fn a_change_has_what_is_written_while_it_goes_on() {
     delete(&mut open_trx, &table, &key(5)).unwrap();
     open_trx.rollback_to(start).unwrap();
     // Of `early` alone; what is open waits, what was undone before is forgotten.
-    assert_eq!(catch_up(&mut change, &names).unwrap(), RoundReport { rows: 1, writes_left: 2 });
-    assert_eq!(catch_up(&mut change, &names).unwrap(), RoundReport { rows: 0, writes_left: 2 });
+    let report = |rows, open| RoundReport { rows, writes_open: open, writes_left: open };
+    assert_eq!(catch_up(&mut change, &names).unwrap(), report(1, 2));
+    assert_eq!(catch_up(&mut change, &names).unwrap(), report(0, 2));
     assert_eq!(change.stop_writes().unwrap_err(), Error::TableBusy("t".into()));
     // It goes on.
     update(&mut open_trx, &table, &key(6), b"late").unwrap();
@@ -58,7 +59,7 @@ fn a_change_has_what_is_written_while_it_goes_on() {
     change.stop_writes().unwrap();
     let busy = Error::TableBusy("t".into());
     assert_eq!(insert(&mut begin(&db), &table, b"k", b"v").unwrap_err(), busy);
-    assert_eq!(catch_up(&mut change, &names).unwrap(), RoundReport { rows: 4, writes_left: 0 });
+    assert_eq!(catch_up(&mut change, &names).unwrap(), report(4, 0));
     let table = change.commit(&[]).unwrap();
     assert_eq!(agree(&db, &table).len(), 99);
     nothing_is_lost(&db, &table);
