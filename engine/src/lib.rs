@@ -103,8 +103,8 @@ pub use backup::combine::{CombineReport, combine_backups};
 pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 pub use catalog::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, IndexDef, TableDef};
 pub use db::{
-    ChangedIndex, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange, ROW_BYTES_KEPT,
-    Savepoint, Seek, TableLoad, Transaction,
+    ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange,
+    ROW_BYTES_KEPT, RoundReport, Savepoint, Seek, TableLoad, Transaction,
 };
 pub use error::{Error, Result};
 pub use files::{INCREMENT_MARK, UNFINISHED_MARK};

@@ -28,9 +28,13 @@ pub(crate) enum PausePoint {
     TableFoundClosed,
     /// A change of indexes is over or has been taken back: another of the same table may begin.
     IndexChangeOver,
+    /// A table logs writes from here on; whether a transaction came in just before is not known yet.
+    WritesLogged,
     /// A table that nobody was inside refuses writes from here on; whether somebody came in just
     /// before is still to be asked.
     WritesRefused,
+    /// A round of a build has its view; it has not taken the log of written rows yet.
+    RoundViewOpen,
     /// A table that is to be filled has been found empty.
     TableFoundEmpty,
     /// A change of a definition is committed; it is not durable yet.

@@ -507,18 +507,43 @@ typedef struct {
 
 /* Most trees that one change makes and drops together. */
 size_t tp_changed_indexes_max(void);
-/* The trees of `indexes` are those that the table will have, in this order. Until the change is committed or freed the table
-   takes no writes (TP_TABLE_BUSY). A dropped tree, and a new one, must have no values that are too long for their entries. */
+/* The trees of `indexes` are those that the table will have, in this order. Others may write the
+   table until tp_change_stop_writes; if there is no new tree, it takes no writes (TP_TABLE_BUSY)
+   until the change is committed or freed. A dropped tree, and a new one, must have no values that
+   are too long for their entries. */
 int tp_change_indexes(tp_db *db, const char *name, size_t name_len, const tp_changed_index *indexes,
                       size_t index_count, tp_index_change **change);
 /* Before the first row: where it finds no row for long, tp_change_next_row ends with TP_INTERRUPTED when this is raised. */
 void tp_change_set_interrupt(tp_index_change *change, const tp_interrupt *interrupt);
 /* The next row of the table: clustered key and value; good until the next one. TP_END after the last. */
 int tp_change_next_row(tp_index_change *change, tp_entry *row);
-/* An entry of the new tree at `index` of the trees to come. */
+/* An entry of the new tree at `index` of the trees to come; in a round, one that is added to it. */
 int tp_change_add(tp_index_change *change, size_t index, tp_bytes key, tp_bytes value);
 /* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
 int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *context));
+/* A round: what others have committed since the new trees were built, or since the last round. */
+int tp_change_begin_round(tp_index_change *change);
+/* A row that differs: its clustered key, its value before and after; null where there is none. */
+typedef struct {
+  tp_bytes key;
+  tp_bytes before;
+  tp_bytes after;
+} tp_changed_row;
+/* Good until the next one. TP_END after the last. */
+int tp_change_next_changed(tp_index_change *change, tp_changed_row *row);
+/* An entry that is removed from the new tree. */
+int tp_change_remove(tp_index_change *change, size_t index, tp_bytes key, tp_bytes value);
+typedef struct {
+  uint64_t rows;        /* that differed */
+  uint64_t writes_open; /* logged, and left to the next round: of unfinished transactions */
+  uint64_t writes_left; /* these, and what was logged since it began */
+} tp_round;
+/* TP_DUPLICATE as of tp_change_build. */
+int tp_change_end_round(tp_index_change *change, void *context, int (*killed)(void *context),
+                        tp_round *round);
+/* The table takes no more writes (TP_TABLE_BUSY). Then comes a last round, and the commit.
+   TP_TABLE_BUSY while a transaction that has used the table is unfinished. */
+int tp_change_stop_writes(tp_index_change *change);
 /* Of which tree, and the later one of the two. */
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END. */

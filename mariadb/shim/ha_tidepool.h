@@ -201,6 +201,7 @@ private:
   enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
   bool same_values(const TABLE *altered, const std::vector<int> &old_of) const;
+  bool report_failed_build(TABLE *altered, tidepool::Index_change *context, int result);
   void report_duplicate_of_build(TABLE *altered, tidepool::Index_change *context);
 
   tidepool::Table_share *shared = nullptr;

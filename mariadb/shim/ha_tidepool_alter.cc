@@ -7,11 +7,12 @@
   long a value is; and it alone has the virtual columns. Such a change is in place if the layouts of rows and keys stay as
   they are. AUTO_INCREMENT = n is in place too: it is one number of the engine's.
 
-  An index is built from the rows of a snapshot, by the code that makes its entries when rows are inserted, while others may
-  read the table and nobody writes it:
-      prepare    nobody else has the table: the engine begins the change, and takes no more writes
-      alter      rows → entries → sorted → the new trees
-      commit     nobody else again: the engine's catalog takes the new indexes, in the order of the new .frm
+  An index is built from the rows of a snapshot, by the code that makes its entries when rows are
+  inserted, while others read and write the table (index_build.h):
+      prepare    alone with the table: the engine begins the change, and logs which rows are written
+      alter      rows → entries → sorted → the new trees; then, in rounds, what was written meanwhile
+      commit     alone again: the last round; the engine's catalog takes the new indexes, in the
+                 order of the new .frm
   The server's log of definition changes knows whether a crash came before or after that, for the catalog is told at the same moment by which
   .frm file this is: see check_version.
 
@@ -37,27 +38,13 @@
 #include "foreign_key_definition.h"
 #include "foreign_key_index.h"
 #include "ha_tidepool.h"
+#include "index_build.h"
 #include "server_versions.h"
 #include <set>
 
 using namespace tidepool;
 
 namespace tidepool {
-
-/* A change under way: what the server keeps for us from prepare to commit. */
-class Index_change final : public inplace_alter_handler_ctx {
-public:
-  Index_change(TABLE *altered, const std::string &name, const Metadata &now) : name(name), layouts(altered), metadata(now) {}
-  ~Index_change() override {
-    if (change) tp_change_free(change);
-  }
-
-  tp_index_change *change = nullptr;
-  const std::string name;
-  Layouts layouts; /* of the table to come */
-  Metadata metadata;
-  std::vector<uint> built; /* its new trees */
-};
 
 /* Whether the catalog has been changed by the .frm file with this id. The partitions of a table are, all at one moment. */
 int check_version(handlerton *, const char *path, const LEX_CUSTRING *id, ulonglong) {
@@ -82,9 +69,6 @@ constexpr alter_table_operations BESIDE_ROW_CHANGES = ALTER_ADD_VIRTUAL_COLUMN |
                                                       ALTER_COLUMN_OPTION | ALTER_DROP_CHECK_CONSTRAINT;
 constexpr alter_table_operations VIRTUAL_CHANGES =
     ALTER_ADD_VIRTUAL_COLUMN | ALTER_DROP_VIRTUAL_COLUMN | ALTER_VIRTUAL_GCOL_EXPR;
-constexpr uint ROWS_BETWEEN_LOOKS = 1000;
-
-int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
 
 /* Which key of the old table a key of the new one is; MAX_KEY: a new one. false: none, and not a new one either. */
 bool old_key_of(const TABLE *table, const KEY &key, const Alter_inplace_info *info, uint *keynr) {
@@ -384,7 +368,7 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
   }
   /* In the copy there is no such limit. */
   if ((added + dropped == 0 && !changes_rows) || added + dropped > tp_changed_indexes_max()) return COPY;
-  return added ? HA_ALTER_INPLACE_NOCOPY_LOCK : HA_ALTER_INPLACE_INSTANT;
+  return added ? HA_ALTER_INPLACE_NOCOPY_NO_LOCK : HA_ALTER_INPLACE_INSTANT;
 }
 
 bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
@@ -417,58 +401,35 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   return true;
 }
 
+static bool is_build(const Index_change *context) {
+  return context && context->change && !context->built.empty();
+}
+
+/* The changes of all partitions, or that of the table, that build an index. */
+static std::vector<Index_change *> builds_of(const Alter_inplace_info *info) {
+  std::vector<Index_change *> builds;
+  inplace_alter_handler_ctx *const alone[] = {info->handler_ctx, nullptr};
+  for (auto *one = info->group_commit_ctx ? info->group_commit_ctx : alone; *one; one++)
+    if (auto *context = dynamic_cast<Index_change *>(*one); is_build(context)) builds.push_back(context);
+  return builds;
+}
+
+/* One partition after the other is built; with the last, all get what was written meanwhile. */
 bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   auto *context = dynamic_cast<Index_change *>(info->handler_ctx);
-  if (!context || context->built.empty()) return false;
-  const Layouts &layouts = context->layouts;
-  tp_index_change *const change = context->change;
-
-  /* Only the columns that the new entries are made of. */
-  std::vector<uchar> wanted(altered->s->fields, 0);
-  Key_room room;
-  size_t key_max = 0;
-  for (uint tree : context->built) {
-    const Index_layout &layout = layouts.trees[tree];
-    key_max = MY_MAX(key_max, layout.key_max());
-    room.scratch_len = MY_MAX(room.scratch_len, layout.scratch_size());
-    for (const Part &part : layout.all_parts())
-      if (part.image != Part::ROW_ID) wanted[part.column.fieldnr] = 1;
-  }
-  room.scratch = std::make_unique<uchar[]>(room.scratch_len);
-  const auto key = std::make_unique<uchar[]>(key_max);
-  Buffer values;
-  const uint last = layouts.row->last_needed(wanted.data());
-  const bool from_key = layouts.row->key_needed(wanted.data());
-  uchar *const record = altered->record[0];
-  THD *const thd = ha_thd();
+  if (!is_build(context)) return false;
+  Index_build build(ha_thd(), altered);
   /* Among rows that are deleted and not purged the engine goes on for long without coming back here. */
-  if (const Session *of = session_of(thd)) tp_change_set_interrupt(change, of->interrupt);
+  if (const Session *of = session_of(ha_thd()))
+    tp_change_set_interrupt(context->change, of->interrupt);
+  int result = build.fill(context, tp_table_rows(shared->table));
+  const std::vector<Index_change *> all = builds_of(info);
+  if (result == TP_OK && context == all.back()) result = build.catch_up(all, &context);
+  return result != TP_OK && report_failed_build(altered, context, result);
+}
 
-  tp_entry row;
-  int result;
-  for (uint rows = 0; (result = tp_change_next_row(change, &row)) == TP_OK; rows++) {
-    if (rows % ROWS_BETWEEN_LOOKS == 0 && is_killed(thd)) {
-      result = TP_INTERRUPTED;
-      break;
-    }
-    if ((last && !layouts.row->decode(record, row.value, row.value_len, wanted.data(), last)) ||
-        (from_key && !layouts.trees[0].decode_clustered(record, row.key, row.key_len, wanted.data()))) {
-      print_error(HA_ERR_CRASHED, MYF(0));
-      return true;
-    }
-    for (size_t i = 0; result == TP_OK && i < context->built.size(); i++) {
-      const uint tree = context->built[i];
-      const Index_layout &layout = layouts.trees[tree];
-      bool bare;
-      const size_t key_len = layout.encode(key.get(), record, altered, row.key, room, &bare);
-      uchar *const value = values.room(layout.value_max(record));
-      const size_t value_len = layout.encode_value(value, record, row.key, row.key_len, bare);
-      result = tp_change_add(change, tree, {key.get(), key_len}, {value, value_len});
-    }
-    if (result != TP_OK) break;
-  }
-  if (result == TP_END) result = tp_change_build(change, thd, is_killed);
-  if (result == TP_OK) return false;
+/* true: an error was sent. */
+bool ha_tidepool::report_failed_build(TABLE *altered, Index_change *context, int result) {
   if (result == TP_DUPLICATE)
     report_duplicate_of_build(altered, context);
   else
@@ -517,6 +478,12 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
       context->change = nullptr;
     }
     return false;
+  }
+  if (const std::vector<Index_change *> builds = builds_of(info); !builds.empty()) {
+    Index_change *failed = nullptr;
+    Index_build build(ha_thd(), altered);
+    if (const int result = build.finish(builds, &failed))
+      return report_failed_build(altered, failed, result);
   }
   const std::vector<Table_change> changes = changes_of(info);
   const HA_CREATE_INFO &asked = *info->create_info;

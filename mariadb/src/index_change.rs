@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt};
+use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt, RoundReport};
 
 use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or, text};
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn tp_change_next_row(change: *mut Change, entry: *mut Ent
     })
 }
 
-/// An entry of a new index.
+/// An entry of a new index: of the build, or added by a round.
 ///
 /// # Safety
 /// Valid pointers and lengths; nobody else uses `change`.
@@ -139,6 +139,114 @@ pub unsafe extern "C" fn tp_change_build(
     })
 }
 
+/// A row that a round has found changed. Null: there was none, or there is none any more.
+#[repr(C)]
+pub struct ChangedRowBytes {
+    key: Bytes,
+    before: Bytes,
+    after: Bytes,
+}
+
+/// Begins a round; see bridge.h.
+///
+/// # Safety
+/// Valid pointers; `change` is the caller's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_begin_round(change: *mut Change) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        unsafe { &mut *change }.change.begin_round()?;
+        Ok(TP_OK)
+    })
+}
+
+/// The next row that differs; `TP_END` after the last.
+///
+/// # Safety
+/// Valid pointers; `change` is the caller's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_next_changed(
+    change: *mut Change,
+    row: *mut ChangedRowBytes,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        let change = unsafe { &mut *change };
+        let Some(changed) = change.change.next_changed_row()? else { return Ok(TP_END) };
+        let value = |value: Option<&[u8]>| value.map_or(Bytes::EMPTY, Bytes::of);
+        let found = ChangedRowBytes {
+            key: Bytes::of(changed.key),
+            before: value(changed.before),
+            after: value(changed.after),
+        };
+        // SAFETY: row is a valid place to store to.
+        unsafe { *row = found };
+        Ok(TP_OK)
+    })
+}
+
+/// An entry that the round removes from a new index.
+///
+/// # Safety
+/// Valid pointers and lengths; `change` is the caller's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_remove(
+    change: *mut Change,
+    index: usize,
+    key: Bytes,
+    value: Bytes,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (change, key, value) = unsafe { (&mut *change, key.get(), value.get()) };
+        change.change.remove(index, key, value)?;
+        Ok(TP_OK)
+    })
+}
+
+/// What a round has come to: see [`RoundReport`].
+#[repr(C)]
+pub struct Round {
+    rows: u64,
+    writes_open: u64,
+    writes_left: u64,
+}
+
+/// Ends a round.
+///
+/// # Safety
+/// Valid pointers; `change` is the caller's alone; `killed` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_end_round(
+    change: *mut Change,
+    context: *mut c_void,
+    killed: extern "C" fn(*mut c_void) -> c_int,
+    round: *mut Round,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        let change = unsafe { &mut *change };
+        let RoundReport { rows, writes_open, writes_left } =
+            change.change.end_round(&mut || killed(context) == 0)?;
+        // SAFETY: a valid place to store to.
+        unsafe { *round = Round { rows, writes_open, writes_left } };
+        Ok(TP_OK)
+    })
+}
+
+/// Takes no more writes to the table.
+///
+/// # Safety
+/// Valid pointers; `change` is the caller's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_stop_writes(change: *mut Change) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        unsafe { &mut *change }.change.stop_writes()?;
+        Ok(TP_OK)
+    })
+}
+
 /// Stores what was found twice: of which index, and the later one of the two entries. `TP_END` if
 /// nothing was.
 ///
@@ -158,7 +266,7 @@ pub(crate) unsafe fn tell_duplicate(
     TP_OK
 }
 
-/// What [`tp_change_build`] found twice; `TP_END` if nothing.
+/// What [`tp_change_build`] or [`tp_change_end_round`] found twice; `TP_END` if nothing.
 ///
 /// # Safety
 /// Valid pointers; nobody else uses `change`.

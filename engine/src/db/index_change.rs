@@ -2,9 +2,12 @@
 //!
 //! # Steps
 //! ```text
-//! begin     the table takes no more writes; catalog: the table has notes; new trees, each noted as its root is made; a snapshot
+//! begin     the table logs from here on which rows are written; catalog: the table has notes;
+//!           new trees, each noted as its root is made; a snapshot
 //! rows      the caller reads the rows of the snapshot, and gives the entries of the new indexes for each
 //! build     the entries, sorted, fill the new trees
+//! rounds    rows written since are brought into the new trees ([`catch_up`](super::catch_up))
+//! stop      the table takes no more writes; the last round
 //! commit    the trees to be dropped are noted → catalog commit: the new definition → the notes of new trees are forgotten, these trees freed
 //! ```
 //! What a crash leaves before the catalog's commit is the old definition, after it the new one; and
@@ -15,11 +18,12 @@
 //! one table have to be.
 //!
 //! # Who else is there
-//! At the beginning and at the end, nobody: no transaction that has used the table may be
-//! unfinished, a prepared one without a session least of all. In between others may read. So the
-//! rows of the snapshot are all that is committed, and nothing else will be. A rollback that the
-//! background still owes makes no difference: its changes are not in the snapshot, and undone they
-//! leave what is.
+//! At the beginning, and when writes are stopped, no transaction that has used the table may be
+//! unfinished, a prepared one without a session least of all. In between others may read and
+//! write. A change that adds no index takes no writes from its beginning.
+//!
+//! A rollback that the background still owes makes no difference: its changes are in no snapshot,
+//! and undone they leave what is.
 //!
 //! # Versions
 //! The entries are settled from the beginning: of one version that all see who may read the index.
@@ -31,12 +35,13 @@
 //! is there, so none can roll it back, or come to purge it: undo records from before are of other
 //! trees, whose ids they carry.
 
+use super::catch_up::Round;
 use super::cursor::Cursor;
 use super::definition::Definition;
 use super::load::fill_sorted;
 use super::transaction::Transaction;
 use super::{Db, Inner};
-use crate::catalog::{Attachment, CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
+use crate::catalog::{Attachment, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::error::{Error, Result};
 use crate::format::entry::Entry;
 use crate::format::space_header;
@@ -53,6 +58,22 @@ use std::sync::Arc;
 const SORT_MEMORY_BYTES: usize = 64 << 20;
 /// The same as a part of a memory budget, if that is less.
 const SORT_MEMORY_PARTS: u64 = 8;
+
+/// Memory for the log of rows written during a build. A write that finds it used up sorts it and
+/// writes it to a file: so it is small.
+const LOG_MEMORY_BYTES: usize = 1 << 20;
+
+/// What a round does with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Edit {
+    Remove,
+    Add,
+}
+
+/// The file of a sort of a tree's entries.
+pub(super) fn tree_file(tree: u32) -> String {
+    format!("{tree:08x}")
+}
 
 /// An index as a change of a table's indexes leaves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,37 +96,52 @@ pub struct DuplicateEntry {
 }
 
 /// A new index.
-struct NewIndex {
-    index: usize,
-    tree: VersionedTree,
-    /// Until it is about to be built.
-    sorter: Option<Sorter>,
-    is_built: bool,
+pub(super) struct NewIndex {
+    pub index: usize,
+    pub tree: VersionedTree,
+    /// Of entries: until it is about to be built, and during a round.
+    pub sorter: Option<Sorter>,
+    /// What its tree has is what the snapshot's rows ask for.
+    pub is_built: bool,
 }
 
 /// A change of a table's indexes under way, begun by [`Db::change_indexes`]. Dropped without
 /// [`commit`](Self::commit), it leaves the table as it was.
 pub struct IndexChange {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     name: String,
-    table: Arc<Table>,
+    pub(super) table: Arc<Table>,
     from: Vec<Option<usize>>,
     /// The definition to come.
     record: TableRecord,
-    new: Vec<NewIndex>,
+    pub(super) new: Vec<NewIndex>,
     added: Vec<TreeRecord>,
     dropped: Vec<TreeRecord>,
-    rows: Option<(Transaction, Cursor)>,
+    /// Sees the rows that the new trees are built from, and have after a round.
+    pub(super) snapshot: Option<Transaction>,
+    /// Reads them, until they are built.
+    rows: Option<Cursor>,
+    pub(super) round: Option<Round>,
+    pub(super) interrupt: Option<Arc<Interrupt>>,
+    /// Of each sort; none: a share of what sorts may take.
+    sort_memory: Option<usize>,
+    /// Logs of written rows that were begun.
+    pub(super) logs: u32,
+    pub(super) writes_stopped: bool,
+    /// Since they were stopped there was a round.
+    pub(super) is_caught_up: bool,
     payload: Vec<u8>,
-    duplicate: Option<DuplicateEntry>,
+    pub(super) duplicate: Option<DuplicateEntry>,
     committed: bool,
 }
 
 impl Db {
     /// Begins to change the indexes of a table: those that `indexes` does not name are dropped,
     /// those `from` none are added. The first is the clustered one, and stays. Then come the rows,
-    /// the new indexes' entries, and [`IndexChange::commit`]; until that, transactions may read the
-    /// table as it is, and get [`Error::TableBusy`] if they write.
+    /// the new indexes' entries, and [`IndexChange::commit`]. Until that, transactions may read the
+    /// table as it is, and write it until [`IndexChange::stop_writes`]: what they have written goes
+    /// into the new indexes by rounds ([`IndexChange::begin_round`]). If no index is added, they
+    /// get [`Error::TableBusy`] from the beginning if they write.
     ///
     /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while a
     /// transaction that has used it is unfinished.
@@ -124,7 +160,14 @@ impl Db {
             return Err(Error::TableBusy(name.into()));
         }
         let table = inner.open_in_definition(name)?;
-        table.stop_writes()?;
+        let adds = indexes.iter().any(|index| index.from.is_none());
+        match adds {
+            // Its file is named after the clustered tree, whose entries are never sorted here.
+            true => table.log_writes(
+                inner.sorter(&format!("{:08x}-0", old.trees[0].tree), LOG_MEMORY_BYTES),
+            )?,
+            false => table.stop_writes()?,
+        }
         inner.tables.lock().changing_indexes.insert(name.into());
 
         // From here on its end tidies up.
@@ -137,7 +180,14 @@ impl Db {
             new: Vec::new(),
             added: Vec::new(),
             dropped,
+            snapshot: None,
             rows: None,
+            round: None,
+            interrupt: None,
+            sort_memory: None,
+            logs: 0,
+            writes_stopped: !adds,
+            is_caught_up: !adds,
             payload: Vec::new(),
             duplicate: None,
             committed: false,
@@ -145,13 +195,13 @@ impl Db {
         let begun = change.make_trees(&old);
         drop(turn);
         begun?;
-        let mut trx = self
-            .begin(TransactionOptions { isolation: Isolation::RepeatableRead, read_only: true });
+        let mut trx = inner.snapshot();
         trx.ensure_view();
         let mut cursor =
             Cursor::new(change.table.clone(), Table::CLUSTERED, LockMode::None, LockWait::Wait);
         cursor.set_scan(true);
-        change.rows = Some((trx, cursor));
+        change.rows = Some(cursor);
+        change.snapshot = Some(trx);
         Ok(change)
     }
 }
@@ -220,7 +270,7 @@ impl IndexChange {
             let made = provisional_trees::create(env, &space, tree)?;
             self.record.trees[index] = made;
             self.added.push(made);
-            let sorter = inner.sorter(tree, inner.sort_share_bytes(new.len()));
+            let sorter = inner.sorter(&tree_file(tree), inner.sort_share_bytes(new.len()));
             let tree = VersionedTree::open(env, &space, made.root, made.tree, index);
             self.new.push(NewIndex { index, tree, sorter: Some(sorter), is_built: false });
         }
@@ -229,18 +279,42 @@ impl IndexChange {
 
     /// Sets how much memory the sort of each new index takes, about; before the first entry.
     pub fn set_sort_memory(&mut self, bytes: usize) {
+        self.sort_memory = Some(bytes);
         for new in &mut self.new {
-            new.sorter = Some(self.inner.sorter(new.tree.tree().id(), bytes));
+            new.sorter = Some(self.inner.sorter(&tree_file(new.tree.tree().id()), bytes));
         }
+    }
+
+    /// Name of the index at this position of the new definition.
+    pub(super) fn new_name(&self, index: usize) -> &str {
+        &self.record.def.indexes[index].name
+    }
+
+    /// Gives each new index a sorter of entries.
+    pub(super) fn begin_sorts(&mut self) {
+        let share = self.inner.sort_share_bytes(self.new.len().max(1));
+        let bytes = self.sort_memory.unwrap_or(share);
+        for new in &mut self.new {
+            new.sorter = Some(self.inner.sorter(&tree_file(new.tree.tree().id()), bytes));
+        }
+    }
+
+    /// A sorter for the log of written rows.
+    pub(super) fn new_log(&mut self) -> Sorter {
+        self.logs += 1;
+        let name = format!("{}-{}", tree_file(self.record.trees[0].tree), self.logs);
+        let bytes = self.sort_memory.unwrap_or(LOG_MEMORY_BYTES).min(LOG_MEMORY_BYTES);
+        self.inner.sorter(&name, bytes)
     }
 
     /// Has [`next_row`](Self::next_row) listen to the interrupt of the session that asks for the
     /// change ([`Transaction::interrupt_handle`]): among rows that the snapshot does not see it may
     /// go on for long without giving one. Before the first row.
     pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
-        if let Some((trx, _)) = &mut self.rows {
-            trx.set_interrupt(interrupt);
+        if let Some(trx) = &mut self.snapshot {
+            trx.set_interrupt(interrupt.clone());
         }
+        self.interrupt = Some(interrupt);
     }
 
     /// Positions of the new indexes in the new definition.
@@ -252,21 +326,41 @@ impl IndexChange {
     /// [`Error::Interrupted`] if it is interrupted on the way
     /// ([`set_interrupt`](Self::set_interrupt)).
     pub fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        let (trx, cursor) = self.rows.as_mut().ok_or(Error::NotFound)?;
+        let (Some(cursor), Some(trx)) = (&mut self.rows, &mut self.snapshot) else {
+            return Err(Error::NotFound);
+        };
         match cursor.next(trx)? {
             true => Ok(Some((cursor.key(), cursor.value()))),
             false => Ok(None),
         }
     }
 
-    /// Reads the row with this clustered key into `row`; false if there is none.
+    /// Reads the row with this clustered key into `row`, as it is at the end of the round if there
+    /// is one; false if there is none.
     pub fn row(&mut self, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
-        let (trx, _) = self.rows.as_mut().ok_or(Error::NotFound)?;
-        trx.read(&self.table, Table::CLUSTERED, ReadRequest::new(key, row))
+        let trx = match &mut self.round {
+            Some(round) => Some(&mut round.next),
+            None => self.snapshot.as_mut(),
+        };
+        let trx = trx.ok_or(Error::NotFound)?;
+        trx.read_in_change(&self.table, Table::CLUSTERED, ReadRequest::new(key, row))
     }
 
     /// Adds an entry to the new index at this position of the new definition.
     pub fn add(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        let edit = self.round.is_some().then_some(Edit::Add);
+        self.sort_entry(index, key, value, edit)
+    }
+
+    /// Gives an entry to an index's sorter: behind a byte that says what is done with it, in a
+    /// round.
+    pub(super) fn sort_entry(
+        &mut self,
+        index: usize,
+        key: &[u8],
+        value: &[u8],
+        edit: Option<Edit>,
+    ) -> Result<()> {
         let max = self.table.key_len_max();
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
@@ -278,6 +372,9 @@ impl IndexChange {
         let new = self.new.iter_mut().find(|new| new.index == index);
         let sorter = new.and_then(|new| new.sorter.as_mut()).ok_or(Error::NotFound)?;
         self.payload.clear();
+        if let Some(edit) = edit {
+            self.payload.push(edit as u8);
+        }
         Entry::settled(value).encode(&mut self.payload);
         sorter.push(key, &self.payload)
     }
@@ -303,10 +400,33 @@ impl IndexChange {
             }
             self.new[at].is_built = true;
         }
+        self.rows = None;
+        if let Some(trx) = &mut self.snapshot {
+            trx.leave_tables();
+        }
         Ok(())
     }
 
-    /// The entries that [`build`](Self::build) found to have the same key.
+    /// Takes no more writes from here on: what is left is a last round, and
+    /// [`commit`](Self::commit). [`Error::TableBusy`] while a transaction that has used the table
+    /// is unfinished: then writes go on, and this may be tried again.
+    pub fn stop_writes(&mut self) -> Result<()> {
+        self.check_built()?;
+        if !self.writes_stopped {
+            self.table.stop_writes()?;
+            self.writes_stopped = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_built(&self) -> Result<()> {
+        match self.new.iter().all(|new| new.is_built) {
+            true => Ok(()),
+            false => Err(not_built()),
+        }
+    }
+
+    /// The entries that [`build`](Self::build), or the end of a round, found to have the same key.
     pub fn duplicate(&self) -> Option<&DuplicateEntry> {
         self.duplicate.as_ref()
     }
@@ -316,7 +436,8 @@ impl IndexChange {
     /// the same moment.
     ///
     /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the
-    /// indexes of one of the others are being changed.
+    /// indexes of one of the others are being changed. [`Error::InvalidOption`] if rows were
+    /// written, and there was no round since the writes were stopped.
     pub fn commit(self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
         let mut tables = Self::commit_all(vec![self], metadata, &[])?;
         Ok(tables.pop().expect("one table of one change"))
@@ -337,10 +458,11 @@ impl IndexChange {
         };
         let mut others: BTreeMap<&str, &[u8]> = metadata.iter().copied().collect();
         for change in &mut changes {
-            change.rows = None;
-            if change.new.iter().any(|new| !new.is_built) {
-                return Err(not_built());
+            change.stop_writes()?;
+            if !change.is_caught_up && change.table.logged_writes()? > 0 {
+                return refuse("rows were written that its last round has not seen");
             }
+            change.snapshot = None;
             if !Arc::ptr_eq(&change.inner, &inner) {
                 return refuse("the tables are of two databases");
             }
@@ -417,6 +539,8 @@ impl IndexChange {
 impl Drop for IndexChange {
     fn drop(&mut self) {
         self.rows = None;
+        self.round = None;
+        self.snapshot = None;
         self.new.clear();
         if !self.committed {
             let name = std::slice::from_ref(&self.name);
@@ -430,7 +554,7 @@ impl Drop for IndexChange {
             }
         }
         // In this order: from the second on there may be another change, whose refusal stands.
-        self.table.refuse_writes(false);
+        self.table.take_writes();
         self.inner.tables.lock().changing_indexes.remove(&self.name);
         pause::reach(PausePoint::IndexChangeOver);
     }
@@ -485,8 +609,7 @@ impl Inner {
         Ok(tables)
     }
 
-    /// What each of so many sorts takes at most, about, in bytes: those of one change of a
-    /// definition.
+    /// What each sort takes at most, about, in bytes, if a change of a definition has `sorts` of them.
     pub(super) fn sort_share_bytes(&self, sorts: usize) -> usize {
         let all = match self.options.read().memory_budget_bytes {
             0 => SORT_MEMORY_BYTES,
@@ -495,51 +618,14 @@ impl Inner {
         (all / sorts).max(sort::MEMORY_MIN_BYTES)
     }
 
-    pub(super) fn sorter(&self, tree: u32, memory_bytes: usize) -> Sorter {
-        Sorter::new(self.env.storage(), &format!("{tree:08x}"), memory_bytes, &self.sort_memory)
+    /// `name`: of the file that the sort may come to need ([`tree_file`]).
+    pub(super) fn sorter(&self, name: &str, memory_bytes: usize) -> Sorter {
+        Sorter::new(self.env.storage(), name, memory_bytes, &self.sort_memory)
     }
 
-    /// Frees what a crash has left of changes of indexes. Before purge and rollbacks begin.
-    pub(super) fn free_provisional_trees(&self) -> Result<()> {
-        let tables = self.catalog.tables();
-        let has_notes = |record: &TableRecord| record.has_notes && !record.lost_changes;
-        if tables.iter().any(|(_, record)| has_notes(record)) {
-            // A change of a definition that was not finished has its entry locked.
-            self.trx_system.roll_back_recovered_of(CATALOG_TREE)?;
-        }
-        for (name, record) in tables.iter().filter(|(_, record)| has_notes(record)) {
-            if let Err(error) = self.clear_notes_of(name, record) {
-                self.check_writable()?;
-                // The file may be missing, and come back: what is noted there is half freed
-                // perhaps.
-                let spared = record.trees.iter().map(|tree| tree.tree).collect();
-                let limit = self.catalog.tree_id_limit()?;
-                self.trx_system.condemn_all_trees_but(record.space, limit, spared);
-                tracing::warn!(
-                    table = name,
-                    %error,
-                    "pages of an index that was dropped or not finished stay in use until the next start"
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn clear_notes_of(&self, name: &str, record: &TableRecord) -> Result<()> {
-        let (space, _) = self.open_space_of(record)?;
-        let notes = provisional_trees::all(&self.env, &space)?;
-        let unwanted: Vec<TreeRecord> =
-            notes.iter().filter(|note| !record.trees.contains(note)).copied().collect();
-        // Even if they can't be freed now, nobody may go there: they may be half freed already.
-        self.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
-        for note in notes.iter().filter(|note| !unwanted.contains(note)) {
-            provisional_trees::forget(&self.env, &space, note.tree)?;
-        }
-        for note in unwanted {
-            provisional_trees::free(&self.env, &space, note)?;
-        }
-        let record = TableRecord { has_notes: false, ..record.clone() };
-        self.catalog.replace(&mut self.definition_trx(), name, record)?;
-        Ok(())
+    /// A transaction that reads what is committed when its view is opened.
+    pub(super) fn snapshot(self: &Arc<Self>) -> Transaction {
+        let isolation = Isolation::RepeatableRead;
+        Transaction::new(self.clone(), TransactionOptions { isolation, read_only: true })
     }
 }

@@ -26,6 +26,7 @@
 //! is not told of the change, so it is for a table that nobody else knows yet: a rename gives it
 //! its name then, and older snapshots are refused from there on.
 
+use super::index_change::tree_file;
 use super::{Db, DuplicateEntry, Inner};
 use crate::btree::Loader;
 use crate::catalog::{TableDef, TableRecord};
@@ -127,7 +128,7 @@ impl Db {
         replaces.stop_writes()?;
         // Now that it stays so.
         let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&old.def));
-        let (space, header, mut record) = made.inspect_err(|_| replaces.refuse_writes(false))?;
+        let (space, header, mut record) = made.inspect_err(|_| replaces.take_writes())?;
         record.id = old.id;
         let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
         Ok(TableLoad::begin(inner, name, table, record, Some(replaces)))
@@ -212,7 +213,9 @@ impl TableLoad {
             let memory = || self.inner.sort_share_bytes(self.record.trees.len());
             *filling = match in_order {
                 true => Filling::InOrder(Loader::new(tree.tree())),
-                false => Filling::Sorting(self.inner.sorter(tree.tree().id(), memory())),
+                false => {
+                    Filling::Sorting(self.inner.sorter(&tree_file(tree.tree().id()), memory()))
+                }
             };
         }
         if in_order != matches!(filling, Filling::InOrder(_)) {
@@ -402,7 +405,7 @@ impl Drop for TableLoad {
         }
         self.indexes.clear();
         if let Some(old) = &self.replaces {
-            old.refuse_writes(false);
+            old.take_writes();
         }
         let name = std::slice::from_ref(&self.name);
         // If nothing may be written any more, the load stays listed: a close that is on its way

@@ -3,7 +3,8 @@
 //! # Contents
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
-//! - `index_change`: indexes are added and dropped.
+//! - `index_change`: indexes are added and dropped; `catch_up`: what is written meanwhile.
+//! - `notes`: what a crash has left of that is freed.
 //! - `load`: tables are filled before they are seen.
 //! - `trx`: transactions on tables; `cursor`: reading in the order of an index.
 //! - `check`: CHECK of a table.
@@ -17,6 +18,7 @@
 //! transaction and the pool take. A transaction's operation takes neither. `detached` and
 //! `recovered` are innermost, and never held together.
 
+mod catch_up;
 mod check;
 mod cursor;
 mod definition;
@@ -25,6 +27,7 @@ mod file_tests;
 mod forced;
 mod index_change;
 mod load;
+mod notes;
 mod open;
 mod scrub;
 mod steps;
@@ -32,6 +35,8 @@ mod transaction;
 mod warm;
 mod warm_reads;
 
+#[cfg(test)]
+mod catch_up_tests;
 #[cfg(test)]
 mod definition_tests;
 #[cfg(test)]
@@ -45,6 +50,7 @@ mod row_count_tests;
 #[cfg(test)]
 mod undo_circle_tests;
 
+pub use catch_up::{ChangedRow, RoundReport};
 pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};

@@ -11,7 +11,7 @@
 use super::{Counter, Db, Inner};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, SessionToken};
-use crate::table::{Table, TableUse};
+use crate::table::{Table, TableUse, WriteNote};
 use crate::trx::activity::{Activity, Phase};
 use crate::trx::{
     Isolation, Savepoint as InnerSavepoint, TransactionCore, TransactionOptions, TrxSystem,
@@ -290,7 +290,7 @@ impl Transaction {
         value: &[u8],
         duplicate: LockMode,
     ) -> Result<()> {
-        let slot = self.begin_write(table)?;
+        let slot = self.begin_write(table, index, key)?;
         table.tree(index).insert(&mut self.core, key, value, duplicate)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 1, Counter::RowsInserted);
@@ -306,7 +306,7 @@ impl Transaction {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        let slot = self.begin_write(table)?;
+        let slot = self.begin_write(table, index, key)?;
         table.tree(index).update(&mut self.core, key, value)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 0, Counter::RowsUpdated);
@@ -316,7 +316,7 @@ impl Transaction {
 
     /// Deletes an entry. [`Error::NotFound`] if there is none with this key.
     pub fn delete(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
-        let slot = self.begin_write(table)?;
+        let slot = self.begin_write(table, index, key)?;
         table.tree(index).delete(&mut self.core, key)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, -1, Counter::RowsDeleted);
@@ -329,7 +329,7 @@ impl Transaction {
     /// that reads the index with locks at the same time, and would miss the row at both places,
     /// ends with [`Error::RecordChanged`]. [`Error::NotFound`] if there is no entry with this key.
     pub fn move_away(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
-        let slot = self.begin_write(table)?;
+        let slot = self.begin_write(table, index, key)?;
         table.tree(index).move_away(&mut self.core, key)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, -1, Counter::RowsDeleted);
@@ -351,6 +351,26 @@ impl Transaction {
         let found = table.tree(index).read(&mut self.core, request)?;
         self.count(Counter::RowsRead, found.into());
         Ok(found)
+    }
+
+    /// Lets go of the tables that it has read, and keeps its snapshot.
+    pub(super) fn leave_tables(&mut self) {
+        debug_assert!(self.has_only_read());
+        self.reads_epoch += 1;
+        self.used.clear();
+        self.activity.activity.set_tables(0);
+    }
+
+    /// Reads an entry by the snapshot, without entering the table: who asks sees to it that the
+    /// table stays.
+    pub(super) fn read_in_change(
+        &mut self,
+        table: &Table,
+        index: usize,
+        request: ReadRequest<'_>,
+    ) -> Result<bool> {
+        self.enter_call();
+        table.tree(index).read(&mut self.core, request)
     }
 
     /// Gives up the lock that a locking read of this transaction took on an entry which it did not
@@ -463,7 +483,7 @@ impl Transaction {
         }
     }
 
-    fn begin_write(&mut self, table: &Arc<Table>) -> Result<usize> {
+    fn begin_write(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<usize> {
         self.enter_call();
         if self.options.read_only {
             return Err(Error::ReadOnly("the transaction".into()));
@@ -471,9 +491,13 @@ impl Transaction {
         self.db.check_writable()?;
         let slot = self.enlist(table)?;
         self.used[slot].writes += 1;
-        // Whoever closes the table for writes has seen nobody inside before.
-        table.check_takes_writes()?;
+        // Who closes the table for writes, or has them logged, has found it empty before.
+        let note = table.check_takes_writes()?;
         table.unsettle_rows()?;
+        if note == WriteNote::Needed && index == Table::CLUSTERED {
+            self.core.begin_write()?;
+            table.note_write(self.core.id(), key);
+        }
         Ok(slot)
     }
 

@@ -7,6 +7,8 @@
 //! Short work outside of transactions (estimates, statistics, CHECK) passes a gate instead
 //! (`Table::visit`), for which DROP waits.
 //!
+//! While its indexes are changed, a table refuses writes or logs them: `writes`.
+//!
 //! # Older snapshots
 //! A table that was made, emptied or filled by a copy and then given its name has no versions from
 //! before. A snapshot from before would find it empty, and say so as if it were true. So a table
@@ -26,10 +28,12 @@ pub(crate) mod provisional_trees;
 mod row_count;
 mod row_ids;
 mod statistics;
+mod writes;
 
 pub use check::{CheckProgress, CheckReport, IndexCheck};
 pub(crate) use row_count::Rest;
 pub use statistics::{FileUsage, IndexStatistics, Sampled, TableStatistics};
+pub(crate) use writes::WriteNote;
 
 use crate::btree::max_key_len;
 use crate::catalog::{TableDef, TableRecord};
@@ -39,7 +43,6 @@ use crate::format::space_header;
 use crate::format::space_header::{AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
-use crate::pause::{self, PausePoint};
 use crate::trx::Csn;
 use crate::versioned::VersionedTree;
 use auto_increment::AutoIncrement;
@@ -49,6 +52,7 @@ use row_ids::RowIds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidepool_pool::{Lsn, Space};
+use writes::Writes;
 
 /// Set in `users` when the table is dropped: nobody enters any more.
 const DROPPED: u64 = 1 << 63;
@@ -69,8 +73,7 @@ pub struct Table {
     since: AtomicU64,
     /// The same of each index.
     index_since: Vec<AtomicU64>,
-    /// See [`Table::refuse_writes`].
-    refuses_writes: AtomicBool,
+    writes: Writes,
     /// See [`Table::set_temporary`].
     temporary: AtomicBool,
     /// Transactions inside, and [`DROPPED`].
@@ -106,7 +109,7 @@ impl Table {
             rows: RowCount::new(header),
             since: AtomicU64::new(0),
             index_since: record.trees.iter().map(|_| AtomicU64::new(0)).collect(),
-            refuses_writes: AtomicBool::new(false),
+            writes: Writes::new(),
             temporary: AtomicBool::new(false),
             users: AtomicU64::new(0),
             gate: RwLock::new(()),
@@ -153,17 +156,6 @@ impl Table {
         self.row_ids.succeed(&old.row_ids);
     }
 
-    /// Takes no more writes if no transaction is inside; those that come to read find the entrance
-    /// open all the time. [`Table::refuse_writes`] takes it back.
-    pub(crate) fn stop_writes(&self) -> Result<()> {
-        // First without a word to those inside, who may be writing.
-        self.check_unused()?;
-        self.refuse_writes(true);
-        pause::reach(PausePoint::WritesRefused);
-        // Who has come in before this is seen, who comes in behind it is told.
-        self.check_unused().inspect_err(|_| self.refuse_writes(false))
-    }
-
     /// [`Error::TableBusy`] if a transaction is inside.
     fn check_unused(&self) -> Result<()> {
         // A write, as each entry is: of the two, the later one has seen what came before the
@@ -179,20 +171,6 @@ impl Table {
         match users & DROPPED {
             0 => Error::TableBusy(self.name()),
             _ => self.missing(),
-        }
-    }
-
-    /// While an index is being built: transactions may read, and are told that the table is busy if
-    /// they write.
-    pub(crate) fn refuse_writes(&self, refuse: bool) {
-        self.refuses_writes.store(refuse, Ordering::Release);
-    }
-
-    /// [`Error::TableBusy`] while an index is being built.
-    pub(crate) fn check_takes_writes(&self) -> Result<()> {
-        match self.refuses_writes.load(Ordering::Acquire) {
-            true => Err(Error::TableBusy(self.name())),
-            false => Ok(()),
         }
     }
 

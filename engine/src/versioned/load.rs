@@ -41,6 +41,50 @@ impl VersionedTree {
         Ok(())
     }
 
+    /// Edits a tree that nobody can see yet: the entry with this key, whose payload is `old` (none:
+    /// there is no entry), gets the settled payload `new`, or goes. Gives false, and changes
+    /// nothing, if the tree has anything else under the key.
+    pub(crate) fn edit_settled(
+        &self,
+        key: &[u8],
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<bool> {
+        let tree = &self.tree;
+        loop {
+            let mut mtr = Mtr::begin(tree.env())?;
+            let leaf = tree.leaf_exclusive(key)?;
+            let found = leaf.find_covered(key);
+            if found.ok().map(|slot| leaf.payload_at(slot)) != old {
+                return Ok(false);
+            }
+            let fits = match (found, new) {
+                (_, None) => true,
+                (Ok(slot), Some(new)) => leaf.fits_replaced(slot, new.len()),
+                (Err(_), Some(new)) => leaf.fits(key.len(), new.len()),
+            };
+            if !fits {
+                drop((leaf, mtr));
+                tree.make_room(key, new.map_or(0, <[u8]>::len))?;
+                continue;
+            }
+            let mut is_underfull = false;
+            match (found, new) {
+                (Ok(slot), Some(new)) => drop(leaf.replace(&mut mtr, slot, new)),
+                (Err(slot), Some(new)) => drop(leaf.insert(&mut mtr, slot, key, new)),
+                (Ok(slot), None) => {
+                    is_underfull = leaf.remove(&mut mtr, slot).is_underfull(&mtr);
+                }
+                (Err(_), None) => {}
+            }
+            mtr.commit();
+            if is_underfull {
+                tree.merge_if_possible(key);
+            }
+            return Ok(true);
+        }
+    }
+
     /// The whole value of a payload that [`settled_payload`](Self::settled_payload) has given.
     pub(crate) fn value_of_settled(&self, payload: &[u8]) -> Result<Vec<u8>> {
         let entry = Entry::decode(payload).expect("a settled entry");

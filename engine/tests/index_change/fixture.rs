@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
     ChangedIndex, Db, IndexChange, IndexDef, LockMode, LockWait, Options, ReadRequest, Result,
-    Table, TableDef, Transaction, TransactionOptions,
+    RoundReport, Table, TableDef, Transaction, TransactionOptions,
 };
 
 use crate::scan::{Rows, scan};
@@ -133,6 +133,36 @@ pub fn feed(change: &mut IndexChange, names: &[&str]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A row that has changed: its key, its value before and after.
+pub type Changed = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// Gives the new indexes' entries of a row that has changed.
+pub fn edit(change: &mut IndexChange, names: &[&str], row: &Changed) -> Result<()> {
+    let (row, before, after) = row;
+    let new: Vec<usize> = change.new_indexes().collect();
+    for at in new {
+        if let Some(value) = before {
+            let (key, value) = entry(names[at], row, value);
+            change.remove(at, &key, &value)?;
+        }
+        if let Some(value) = after {
+            let (key, value) = entry(names[at], row, value);
+            change.add(at, &key, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings into the new indexes what was written since.
+pub fn catch_up(change: &mut IndexChange, names: &[&str]) -> Result<RoundReport> {
+    change.begin_round()?;
+    while let Some(row) = change.next_changed_row()? {
+        let row = (row.key.to_vec(), row.before.map(Vec::from), row.after.map(Vec::from));
+        edit(change, names, &row)?;
+    }
+    change.end_round(&mut || true)
 }
 
 /// A change that is ready to be committed.

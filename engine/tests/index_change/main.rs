@@ -8,3 +8,4 @@ mod others;
 mod refusal;
 #[path = "../scan/mod.rs"]
 mod scan;
+mod writers;

@@ -1,0 +1,237 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "index_build.h"
+
+namespace tidepool {
+
+namespace {
+
+constexpr uint ROWS_BETWEEN_LOOKS = 1000;
+/* Logged writes that the last round may find: some milliseconds. */
+constexpr uint64_t LEFT_FOR_THE_END = 500;
+/* Rounds that leave more, though few of these are by unfinished transactions. If writers are as
+   fast as rounds, more of them would leave no less. */
+constexpr uint ROUNDS_MOST = 30;
+/* While unfinished transactions have written more, rounds come with rests, for each goes through
+   all that these have written. */
+constexpr ulonglong RESTS_PER_ROUND = 4, REST_MIN_US = 5000, REST_MAX_US = 5000000;
+constexpr ulonglong REST_SLICE_US = 100000;
+/* What SHOW PROCESSLIST has as stages. */
+enum Stage { READING, SORTING, CATCHING_UP, STAGES };
+
+int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
+
+/* The progress of a statement, to its end. */
+class Progress {
+public:
+  explicit Progress(THD *thd) : thd(thd) { thd_progress_init(thd, STAGES); }
+  ~Progress() { thd_progress_end(thd); }
+  void next_stage() {
+    thd_progress_next_stage(thd);
+    done = 0;
+  }
+  void report(ulonglong more, ulonglong all) {
+    done += more;
+    thd_progress_report(thd, MY_MIN(done, all), all);
+  }
+  THD *const thd;
+  ulonglong done = 0;
+};
+
+/* For tp_change_build, which looks at the statement once in ROWS_BETWEEN_LOOKS entries. */
+struct Sorting {
+  Progress *progress;
+  ulonglong entries;
+};
+
+int look_while_sorting(void *context) {
+  auto *sorting = static_cast<Sorting *>(context);
+  sorting->progress->report(ROWS_BETWEEN_LOOKS, sorting->entries);
+  return is_killed(sorting->progress->thd);
+}
+
+/* Makes the entries that the new trees have of a row. */
+class Entry_maker {
+public:
+  Entry_maker(TABLE *altered, const Index_change &context)
+      : altered(altered), context(context), wanted(altered->s->fields, 0) {
+    size_t key_max = 0;
+    for (uint tree : context.built) {
+      const Index_layout &layout = context.layouts.trees[tree];
+      key_max = MY_MAX(key_max, layout.key_max());
+      room.scratch_len = MY_MAX(room.scratch_len, layout.scratch_size());
+      for (const Part &part : layout.all_parts())
+        if (part.image != Part::ROW_ID) wanted[part.column.fieldnr] = 1;
+    }
+    room.scratch = std::make_unique<uchar[]>(room.scratch_len);
+    key = std::make_unique<uchar[]>(key_max);
+    last = context.layouts.row->last_needed(wanted.data());
+    from_key = context.layouts.row->key_needed(wanted.data());
+  }
+
+  /* Reads the columns that the entries are made of. TP_CORRUPT: they can't be read. */
+  int read(tp_bytes clustered, tp_bytes row) {
+    uchar *const record = altered->record[0];
+    pk = clustered;
+    const Layouts &layouts = context.layouts;
+    if ((!last || layouts.row->decode(record, row.data, row.len, wanted.data(), last)) &&
+        (!from_key || layouts.trees[0].decode_clustered(record, pk.data, pk.len, wanted.data())))
+      return TP_OK;
+    const std::string text =
+        "table " + context.name + ": a row is not of the table's definition: check the table";
+    tp_set_last_error(text.data(), text.size());
+    return TP_CORRUPT;
+  }
+
+  /* The entry that a tree has of the row; good until the next one. */
+  void make(uint tree, tp_bytes *entry_key, tp_bytes *value) {
+    const Index_layout &layout = context.layouts.trees[tree];
+    const uchar *const record = altered->record[0];
+    bool bare;
+    *entry_key = {key.get(), layout.encode(key.get(), record, altered, pk.data, room, &bare)};
+    uchar *const bytes = values.room(layout.value_max(record));
+    *value = {bytes, layout.encode_value(bytes, record, pk.data, pk.len, bare)};
+  }
+
+private:
+  TABLE *const altered;
+  const Index_change &context;
+  std::vector<uchar> wanted;
+  Key_room room;
+  std::unique_ptr<uchar[]> key;
+  Buffer values;
+  uint last;
+  bool from_key;
+  tp_bytes pk{};
+};
+
+std::string copy_of(tp_bytes bytes) {
+  return {reinterpret_cast<const char *>(bytes.data), bytes.len};
+}
+
+tp_bytes bytes_of(const std::string &copy) {
+  return {reinterpret_cast<const uchar *>(copy.data()), copy.size()};
+}
+
+struct Entry_copy {
+  std::string key, value;
+  bool is(tp_bytes other_key, tp_bytes other_value) const {
+    return key == copy_of(other_key) && value == copy_of(other_value);
+  }
+};
+
+} // namespace
+
+int Index_build::fill(Index_change *context, uint64_t rows_expected) {
+  Progress progress(thd);
+  Entry_maker maker(altered, *context);
+  tp_index_change *const change = context->change;
+  tp_entry row;
+  tp_bytes key, value;
+  int result;
+  ulonglong rows = 0;
+  for (; (result = tp_change_next_row(change, &row)) == TP_OK; rows++) {
+    if (rows % ROWS_BETWEEN_LOOKS == 0) {
+      if (is_killed(thd)) return TP_INTERRUPTED;
+      progress.report(ROWS_BETWEEN_LOOKS, MY_MAX(rows_expected, rows));
+    }
+    if ((result = maker.read({row.key, row.key_len}, {row.value, row.value_len}))) return result;
+    for (uint tree : context->built) {
+      maker.make(tree, &key, &value);
+      if ((result = tp_change_add(change, tree, key, value))) return result;
+    }
+  }
+  if (result != TP_END) return result;
+  progress.next_stage();
+  Sorting sorting{&progress, rows * context->built.size()};
+  return tp_change_build(change, &sorting, look_while_sorting);
+}
+
+/* A round of one table. */
+int Index_build::round(Index_change *context, tp_round *report) {
+  Entry_maker maker(altered, *context);
+  tp_index_change *const change = context->change;
+  int result = tp_change_begin_round(change);
+  if (result != TP_OK) return result;
+  std::vector<Entry_copy> before(context->built.size());
+  tp_changed_row row;
+  tp_bytes key, value;
+  for (uint rows = 0; (result = tp_change_next_changed(change, &row)) == TP_OK; rows++) {
+    if (rows % ROWS_BETWEEN_LOOKS == 0 && is_killed(thd)) return TP_INTERRUPTED;
+    if (row.before.data) {
+      if ((result = maker.read(row.key, row.before))) return result;
+      for (size_t i = 0; i < before.size(); i++) {
+        maker.make(context->built[i], &key, &value);
+        before[i] = {copy_of(key), copy_of(value)};
+      }
+    }
+    if (row.after.data && (result = maker.read(row.key, row.after))) return result;
+    for (size_t i = 0; i < before.size(); i++) {
+      const uint tree = context->built[i];
+      if (row.after.data) {
+        maker.make(tree, &key, &value);
+        if (row.before.data && before[i].is(key, value)) continue;
+        if ((result = tp_change_add(change, tree, key, value))) return result;
+      }
+      if (!row.before.data) continue;
+      const tp_bytes old_key = bytes_of(before[i].key), old_value = bytes_of(before[i].value);
+      if ((result = tp_change_remove(change, tree, old_key, old_value))) return result;
+    }
+  }
+  if (result != TP_END) return result;
+  return tp_change_end_round(change, thd, is_killed, report);
+}
+
+/* Rests; false: the statement is killed. */
+bool Index_build::rest(ulonglong time_us) {
+  for (const ulonglong end = microsecond_interval_timer() + time_us;;) {
+    if (is_killed(thd)) return false;
+    const ulonglong now = microsecond_interval_timer();
+    if (now >= end) return true;
+    my_sleep(MY_MIN(end - now, REST_SLICE_US));
+  }
+}
+
+int Index_build::catch_up(const std::vector<Index_change *> &all, Index_change **failed) {
+  Progress progress(thd);
+  progress.next_stage();
+  progress.next_stage();
+  const ulonglong patience = thd->variables.lock_wait_timeout * 1000000ULL;
+  const ulonglong end = microsecond_interval_timer() + patience;
+  uint64_t most = 0;
+  for (uint rounds = 0; rounds < ROUNDS_MOST;) {
+    const ulonglong start = microsecond_interval_timer();
+    uint64_t open = 0, left = 0;
+    for (Index_change *context : all) {
+      tp_round report{};
+      *failed = context;
+      if (int result = round(context, &report)) return result;
+      open += report.writes_open;
+      left += report.writes_left;
+    }
+    if (left <= LEFT_FOR_THE_END) break;
+    most = MY_MAX(most, left);
+    thd_progress_report(thd, most - left, most);
+    if (open <= LEFT_FOR_THE_END) {
+      rounds++;
+      continue;
+    }
+    const ulonglong now = microsecond_interval_timer();
+    /* The server goes on to wait for them, as long as it does. */
+    if (now >= end) break;
+    if (!rest(MY_MIN(MY_MAX(RESTS_PER_ROUND * (now - start), REST_MIN_US), REST_MAX_US)))
+      return TP_INTERRUPTED;
+  }
+  return TP_OK;
+}
+
+int Index_build::finish(const std::vector<Index_change *> &all, Index_change **failed) {
+  for (Index_change *context : all) {
+    tp_round report{};
+    *failed = context;
+    if (int result = tp_change_stop_writes(context->change)) return result;
+    if (int result = round(context, &report)) return result;
+  }
+  return TP_OK;
+}
+
+} // namespace tidepool
