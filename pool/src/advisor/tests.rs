@@ -133,18 +133,19 @@ fn a_load_that_has_ended_leaves_no_trace_after_a_minute() {
     let mut random = Random(3);
     let mut curve = Curve::new(&ReplacementConfig::default(), 4000).unwrap();
     assert_eq!(curve.reads_lately(4000.0), None);
-    run(&mut curve, 60, 2000, || random.below(3500));
+    run(&mut curve, 60, 600, || random.below(3500));
     let reads = curve.reads_lately(1200.0).unwrap();
-    assert!(reads > 500.0, "{reads}");
+    assert!(reads > 150.0, "{reads}");
     // A quarter of the pages is used again and again; the decayed curve still knows of the others.
-    run(&mut curve, 70, 2000, || random.below(800));
+    run(&mut curve, 70, 600, || random.below(800));
     let reads = curve.reads_lately(1200.0).unwrap();
     assert!(reads < COST_PER_SECOND, "{reads}");
-    assert!(curve.miss_ratio(1200.0).unwrap() * curve.requests_per_second() > 100.0);
+    let decayed = curve.miss_ratio(1200.0).unwrap() * curve.requests_per_second();
+    assert!(decayed > 10.0 * COST_PER_SECOND, "{decayed}");
     // The largest simulations still hold what was used before: if it is asked for again, they hit
     // and the small ones miss.
-    run(&mut curve, 1, 2000, || random.below(3500));
-    assert!(curve.reads_lately(1200.0).unwrap() > 10.0);
+    run(&mut curve, 1, 600, || random.below(3500));
+    assert!(curve.reads_lately(1200.0).unwrap() > 3.0);
     assert!(curve.reads_lately(8000.0).unwrap() < COST_PER_SECOND);
 }
 

@@ -773,7 +773,7 @@ impl Sim<'_> {
             let room = self.rng.random_range(0..20_000);
             // The log waits for space if mini-transactions have outrun its files, and here the only
             // thread waits with it.
-            self.storage.set_capacity_until(self.storage.used_bytes() + room, 20);
+            self.storage.set_capacity_until(self.storage.used_bytes() + room, 100);
             self.faulty = true;
         }
     }
