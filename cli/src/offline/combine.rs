@@ -11,7 +11,7 @@ use clap::Args;
 use tidepool::storage::{FileOptions, FileStorage, Storage, StorageLock};
 use tidepool::{CombineReport, UNFINISHED_MARK, combine_backups, make_marked_dir};
 
-use super::directory::{ENGINE_DIR, engine_dir};
+use super::directory::{ENGINE_DIR, open_to_read};
 use super::progress::Progress;
 use crate::bytes::human;
 use crate::exit::{Error, Result};
@@ -113,18 +113,11 @@ fn tables_bytes(root: &Path) -> u64 {
 
 impl Source {
     fn open(dir: &Path) -> Result<Source> {
-        let root = engine_dir(dir)?;
+        let (root, storage, lock) = open_to_read(dir)?;
         if dir.join(UNFINISHED_MARK).exists() {
             let why = "this backup was interrupted, or is still being made: use another";
             return Err(Error::Local(format!("{}: {why}", dir.display())));
         }
-        let local = |error: tidepool::storage::StorageError| {
-            Error::Local(format!("{}: {error}", root.display()))
-        };
-        let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
-        let storage = FileStorage::new(&root, options).map_err(local)?;
-        let lock = storage.lock_shared("lock").map_err(local)?;
-        let storage: Arc<dyn Storage> = Arc::new(storage);
         Ok(Source { dir: dir.to_path_buf(), root, storage, _lock: lock })
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use tempfile::TempDir;
 use tidepool::Options;
 use tidepool::inspect::Inspection;
-use tidepool::storage::{FileOptions, FileStorage, Storage, StorageLock};
+use tidepool::storage::{FileOptions, FileStorage, Storage, StorageError, StorageLock};
 
 use crate::bytes;
 use crate::exit::{Error, Result};
@@ -51,19 +51,7 @@ impl Directory {
     /// # Errors
     /// There is no data directory, a server has it open, or the temporary directory can't be used.
     pub fn open(place: &Place) -> Result<Directory> {
-        let root = engine_dir(&place.dir)?;
-        let local =
-            |error: &dyn std::fmt::Display| Error::Local(format!("{}: {error}", root.display()));
-        // Buffered, as the overlay needs it.
-        let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
-        let base = FileStorage::new(&root, options).map_err(|error| local(&error))?;
-        let lock = base.lock_shared("lock").map_err(|error| match error.is_locked() {
-            true => Error::Local(format!(
-                "{}: a server, or another program, has this directory open: stop it first, or look at a backup",
-                root.display()
-            )),
-            false => local(&error),
-        })?;
+        let (root, base, lock) = open_to_read(&place.dir)?;
         let scratch =
             tempfile::Builder::new().prefix("tidepool-scratch-").tempdir_in(&place.temp_dir);
         let scratch = scratch.map_err(|error| Error::file(&place.temp_dir, &error))?;
@@ -72,15 +60,32 @@ impl Directory {
             .map_err(|error| Error::Local(format!("{}: {error}", scratch.path().display())))?;
         let options = Options { buffer_pool_size_bytes: place.memory, ..Options::default() };
         options.validate().map_err(|error| Error::Usage(format!("--memory: {error}")))?;
-        let base: Arc<dyn Storage> = Arc::new(base);
         let inspection = Inspection::open(base, Arc::new(files), options);
-        let inspection = inspection.map_err(|error| local(&error))?;
+        let inspection =
+            inspection.map_err(|error| Error::Local(format!("{}: {error}", root.display())))?;
         Ok(Directory { root, inspection, _scratch: scratch, _lock: lock })
     }
 }
 
+/// The engine's directory in `dir`, to be read alone, and the lock that keeps servers out.
+pub(super) fn open_to_read(dir: &Path) -> Result<(PathBuf, Arc<dyn Storage>, Option<StorageLock>)> {
+    let root = engine_dir(dir)?;
+    let local = |error: StorageError| Error::Local(format!("{}: {error}", root.display()));
+    // Buffered, as an overlay needs it.
+    let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
+    let base = FileStorage::new(&root, options).map_err(local)?;
+    let lock = base.lock_shared("lock").map_err(|error| match error.is_locked() {
+        true => Error::Local(format!(
+            "{}: a server, or another program, has this directory open: stop it first, or look at a backup",
+            root.display()
+        )),
+        false => local(error),
+    })?;
+    Ok((root, Arc::new(base), lock))
+}
+
 /// The engine's directory: `dir`, or the one in it.
-pub(super) fn engine_dir(dir: &Path) -> Result<PathBuf> {
+fn engine_dir(dir: &Path) -> Result<PathBuf> {
     if let Err(error) = std::fs::read_dir(dir) {
         return Err(Error::file(dir, &error));
     }

@@ -3,7 +3,8 @@
 //! # Contents
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
-//! - `index_change`: indexes are added and dropped; `catch_up`: what is written meanwhile.
+//! - `index_change`: indexes are added and dropped; `catch_up`: rows that sessions write
+//!   while an index is built.
 //! - `notes`: what a crash has left of that is freed.
 //! - `load`: tables are filled before they are seen.
 //! - `trx`: transactions on tables; `cursor`: reading in the order of an index.

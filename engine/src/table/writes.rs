@@ -70,7 +70,7 @@ impl Table {
         *self.writes.log.lock() = Some(WriteLog { sorter, entries: 0, failure: None });
         self.writes.state.store(LOGGED, Ordering::Release);
         pause::reach(PausePoint::WritesLogged);
-        // Who has come in before this is seen, who comes in behind it logs.
+        // The check sees a transaction that entered before it; one that enters later logs.
         self.check_unused().inspect_err(|_| self.take_writes())
     }
 
@@ -81,7 +81,7 @@ impl Table {
         self.check_unused()?;
         let before = self.writes.state.swap(REFUSED, Ordering::AcqRel);
         pause::reach(PausePoint::WritesRefused);
-        // Who has come in before this is seen, who comes in behind it is told.
+        // The check sees a transaction that entered before it; one that enters later is refused.
         self.check_unused().inspect_err(|_| self.writes.state.store(before, Ordering::Release))
     }
 

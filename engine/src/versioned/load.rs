@@ -41,9 +41,9 @@ impl VersionedTree {
         Ok(())
     }
 
-    /// Edits a tree that nobody can see yet: the entry with this key, whose payload is `old` (none:
-    /// there is no entry), gets the settled payload `new`, or goes. Gives false, and changes
-    /// nothing, if the tree has anything else under the key.
+    /// Edits a tree that no transaction can see yet. The entry with this key has the payload `old`
+    /// (none: there is no entry). It gets the settled payload `new`; none removes it. False, and
+    /// nothing changes, if the tree has anything else under the key.
     pub(crate) fn edit_settled(
         &self,
         key: &[u8],

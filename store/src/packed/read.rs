@@ -13,7 +13,7 @@ use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
 /// Longest run of blocks that one image lies in: it may begin anywhere in the first.
 const BLOCKS_OF_IMAGE: usize = IMAGE_MAX + BLOCK;
-/// Bytes that [`PackedFile::images`] reads although no image that it wants lies there.
+/// Bytes that [`PackedFile::images_since`] reads although no image that it wants lies there.
 const BACKUP_GAP: usize = 64 << 10;
 /// Bytes that it reads at once.
 const BACKUP_WINDOW: usize = 1 << 20;
@@ -171,21 +171,9 @@ impl PackedFile {
         }
     }
 
-    /// The images of `space` from page `from` on, as they are stored, in the order of the pages:
-    /// at most `bytes_max` bytes of them, but at least one if there is one. Empty: there is none.
-    ///
-    /// # Errors
-    /// As [`PackedFile::image`].
-    pub fn images(&self, space: u32, from: u32, bytes_max: usize) -> Result<Vec<Image>> {
-        let piece = self.images_since(space, from, Since { run: 0, bytes_max })?;
-        match piece.spoilt.into_iter().next() {
-            Some((_, error)) => Err(error),
-            None => Ok(piece.images),
-        }
-    }
-
-    /// The same, but only of the images that were written by a run after `since.run`, and which
-    /// pages have an image at all. What the cleaner has moved since counts as written.
+    /// The images of `space` from page `from` on that a run after `since.run` has written, as they
+    /// are stored, in the order of the pages; and which pages have an image at all. What the cleaner
+    /// has moved since counts as written.
     ///
     /// # Errors
     /// As [`PackedFile::image`], except for spoilt images, which the answer lists.
