@@ -76,7 +76,8 @@ pub(super) fn open_to_read(dir: &Path) -> Result<(PathBuf, Arc<dyn Storage>, Opt
     let base = FileStorage::new(&root, options).map_err(local)?;
     let lock = base.lock_shared("lock").map_err(|error| match error.is_locked() {
         true => Error::Local(format!(
-            "{}: a server, or another program, has this directory open: stop it first, or look at a backup",
+            "{}: a server, or another program, has this directory open: stop it first, or look at \
+             a backup",
             root.display()
         )),
         false => local(error),
@@ -91,10 +92,11 @@ fn engine_dir(dir: &Path) -> Result<PathBuf> {
     }
     let is_engine_dir =
         |dir: &Path| dir.join(CONTROL_FILE).exists() || dir.join("system.tpd").exists();
-    [dir.to_path_buf(), dir.join(ENGINE_DIR)].into_iter().find(|dir| is_engine_dir(dir)).ok_or_else(|| {
+    let candidates = [dir.to_path_buf(), dir.join(ENGINE_DIR)];
+    candidates.into_iter().find(|dir| is_engine_dir(dir)).ok_or_else(|| {
         Error::Local(format!(
-            "{}: no data directory of Tidepool, for there is no {CONTROL_FILE} in it nor in {ENGINE_DIR}/. With \
-             tidepool_data_home_dir it is the directory that this names",
+            "{}: no data directory of Tidepool, for there is no {CONTROL_FILE} in it nor in \
+             {ENGINE_DIR}/. With tidepool_data_home_dir it is the directory that this names",
             dir.display()
         ))
     })

@@ -224,7 +224,10 @@ impl Inner {
         for xid in self.trx_system.recovered_xids() {
             let spaces = self.trx_system.spaces_of_prepared(&xid);
             let spaces = spaces.inspect_err(|error| {
-                tracing::warn!(%error, "no table can be dropped or changed until all prepared transactions have ended");
+                tracing::warn!(
+                    %error,
+                    "no table can be dropped or changed until all prepared transactions have ended"
+                );
             });
             self.recovered.lock().insert(xid, spaces.ok());
         }

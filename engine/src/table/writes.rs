@@ -12,9 +12,9 @@
 //! # The log
 //! It says which rows may have another version, and no more: what such a row was and is, the reader
 //! of the log finds by views. So a rollback, of a transaction or of a part, need not be noted. An
-//! entry is there before the write is done, and so before the transaction can commit: who opens a
-//! view and takes the log then has the key of each row that differs between an earlier view and this
-//! one.
+//! entry is there before the write is done, and so before the transaction can commit. So a thread
+//! that opens a view and then takes the log has the key of each row that differs between an earlier
+//! view and this one.
 //!
 //! Entries are collected in a [`Sorter`], in bounded memory. A disk that fails it ends the build,
 //! never the write ([`Table::take_log`]).

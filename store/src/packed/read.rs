@@ -172,8 +172,8 @@ impl PackedFile {
     }
 
     /// The images of `space` from page `from` on that a run after `since.run` has written, as they
-    /// are stored, in the order of the pages; and which pages have an image at all. What the cleaner
-    /// has moved since counts as written.
+    /// are stored, in the order of the pages; and which pages have an image at all. An image that
+    /// the cleaner has moved since counts as written.
     ///
     /// # Errors
     /// As [`PackedFile::image`], except for spoilt images, which the answer lists.
