@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidepool_cli::connect::without_server as connection;
 use tidepool_cli::{advise, connect, govern, offline, watch};
-use tidepool_lab::{command as lab, hidden};
+use tidepool_lab::{command as lab, subprocess};
 use tracing::level_filters::LevelFilter;
 
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         return error.into();
     }
     // The lab starts this program again as a neighbour and as a janitor.
-    if let Some(code) = hidden::main() {
+    if let Some(code) = subprocess::main() {
         return code;
     }
     let arguments = match connection::parse(Arguments::command(), std::env::args_os()) {

@@ -37,29 +37,8 @@
 //! # Ok::<(), tidepool::Error>(())
 //! ```
 //!
-//! # The layers
-//! Arrows of use point down only (`tests/layers.rs`).
-//! ```text
-//! explain   reports of what the engine holds and does                  inspect  a directory that
-//! nobody has open, looked at
-//! db        open, definition changes, cursors, background work         hot_list  the file that says which pages were hot
-//! table     an open table: trees, counters, who uses it                catalog   which tables there are
-//! ───────────────────────────────────────────────────────────────────────────────────────────
-//! versioned trees whose entries have versions, and what transactions do with them
-//! trx       transactions, read views, purge
-//! undo      undo records                                               lock      row and range locks, deadlocks
-//! ───────────────────────────────────────────────────────────────────────────────────────────
-//! btree     trees on pages                                             overflow  values too long for a page
-//! space     allocation of pages
-//! mtr       mini-transactions                                          backup   copies of an open directory
-//! env       log, pool and files together                               recovery  what a crash left
-//! page_files the file of a space: its form, its opening
-//! mirror    second copies of the pages that everything hangs on        newest_runs which runs of files were durable
-//! redo      the log                                                    page_op   the changes of pages that it tells
-//! format    what pages hold                                            csn       commit numbers
-//! ───────────────────────────────────────────────────────────────────────────────────────────
-//! pool      frames, latches, replacement, page I/O, files (the crate tidepool-pool)
-//! ```
+//! The layers of the engine, and an order to read its code in, are in ARCHITECTURE.md at the root
+//! of the repository.
 
 pub mod backup;
 pub mod btree;

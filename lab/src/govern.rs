@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::hidden;
 use crate::process::spawn_tied;
 use crate::server::Server;
+use crate::subprocess;
 
 /// It connects and takes its first reading within this, unless something is wrong.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -65,7 +65,7 @@ impl Governing {
         let output = dir.join(OUTPUT);
         let file = File::create(&output).map_err(Error::at(&output))?;
         let errors = file.try_clone().map_err(Error::at(&output))?;
-        let mut command = Command::new(hidden::own_program()?);
+        let mut command = Command::new(subprocess::own_program()?);
         command
             .args(["--defaults-file=/dev/null", "--user=root"])
             .arg(format!("--socket={}", server.socket().display()))

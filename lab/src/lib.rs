@@ -11,7 +11,7 @@
 //! [`load`] keeps it busy, [`sample`] reads counters once a second, [`lab`] brings these together
 //! as one run, whose result is a [`record`]; [`report`] judges and draws records. [`command`] is
 //! all this from the command line, as `tidepool lab`. A program that uses this crate calls
-//! [`hidden::main`] first.
+//! [`subprocess::main`] first.
 
 pub mod client;
 pub mod command;
@@ -20,7 +20,6 @@ pub mod environment;
 pub mod error;
 pub mod experiment;
 pub mod govern;
-pub mod hidden;
 pub mod lab;
 pub mod load;
 pub mod machine;
@@ -32,3 +31,4 @@ pub mod record;
 pub mod report;
 pub mod sample;
 pub mod server;
+pub mod subprocess;

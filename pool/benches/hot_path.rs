@@ -2,8 +2,9 @@
 //!
 //! `cargo bench -p tidepool-pool --bench hot_path`. Nanoseconds of a thread's CPU time an access,
 //! the best of nine runs; "one page" has all threads on the same page, "spread" each on pages drawn
-//! at random. Runs with the advisor's tap on and off take turns; a statement is begun every third
-//! access, as a point select's. First with the default replacement policy, then with `midpoint`.
+//! at random. Runs with the advisor's sampled on and off take turns; a statement is begun every
+//! third access, as a point select's. First with the default replacement policy, then with
+//! `midpoint`.
 
 #[path = "../tests/packed/mod.rs"]
 mod packed;
@@ -24,7 +25,7 @@ const ROUNDS: u32 = 1_000_000;
 fn main() {
     println!(
         "{:<10}{:<12}{:>9}{:>12}{:>12}{:>12}{:>12}",
-        "", "", "threads", "one page", "no tap", "spread", "no tap"
+        "", "", "threads", "one page", "unsampled", "spread", "unsampled"
     );
     measure("tide", ReplacementConfig::default());
     measure("midpoint", ReplacementConfig::Midpoint(MidpointConfig::default()));
@@ -90,11 +91,11 @@ fn report(
             })
         };
         let mut best = [f64::MAX; 2];
-        for (best_of, tap) in [(0, true), (1, false)].into_iter().cycle().take(6) {
+        for (best_of, sampled) in [(0, true), (1, false)].into_iter().cycle().take(6) {
             let best = &mut best[best_of];
-            pool.set_advice(tap).unwrap();
-            // The tap's sample gets smaller until the advisor's work is within its bound.
-            let settled = Instant::now() + Duration::from_millis(if tap { 1500 } else { 0 });
+            pool.set_advice(sampled).unwrap();
+            // The sampler's sample gets smaller until the advisor's work is within its bound.
+            let settled = Instant::now() + Duration::from_millis(if sampled { 1500 } else { 0 });
             while Instant::now() < settled {
                 run();
             }

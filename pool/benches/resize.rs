@@ -1,6 +1,6 @@
 //! How fast a pool shrinks, and what queries notice of it.
 //!
-//! `cargo bench -p tidepool-pool --bench resize [-- GiB]` (8 by default: so much memory is used).
+//! `cargo bench -p tidepool-pool --bench resize [-- GiB]` (8 by default; it uses that much memory).
 //! One thread resizes step by step, another reads the hot half of the pages at random. "CPU" is the
 //! resizing thread's own time, which a busy machine does not distort; "first" is when the first
 //! extent was back with the kernel.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tidepool_pool::storage::{SimStorage, Storage};
-use tidepool_pool::{Access, Haste, Lsn, PageId, Pool, PoolConfig, page, statement};
+use tidepool_pool::{Access, Lsn, PageId, Pool, PoolConfig, ShrinkUrgency, page, statement};
 
 const PAGE: u64 = 16384;
 
@@ -94,7 +94,7 @@ fn shrink(what: &str, bytes: u64, to: u64, hot: Hot, dirty_pct: u64) {
         let (mut first, mut longest_step) = (None, Duration::ZERO);
         let (began, cpu_before) = (Instant::now(), cpu());
         let during = rate(&mut || {
-            pool.set_size(to, Haste::Pressing);
+            pool.set_size(to, ShrinkUrgency::Immediate);
             loop {
                 let step = Instant::now();
                 let more = pool.run_resize_step();

@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::background_task::StepRunner;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::priority::Priority;
-use crate::signal::Signal;
 use crate::stats::thread_time;
-use crate::step::Steps;
+use crate::wakeup::Wakeup;
 
 /// What each thread sleeps on.
 #[derive(Default)]
 struct Signals {
-    cleaner: Signal,
-    evictor: Signal,
-    read_ahead: Signal,
-    advisor: Signal,
-    resize: Signal,
-    grower: Signal,
-    upkeep: Signal,
+    cleaner: Wakeup,
+    evictor: Wakeup,
+    read_ahead: Wakeup,
+    advisor: Wakeup,
+    resize: Wakeup,
+    grower: Wakeup,
+    upkeep: Wakeup,
 }
 
 /// Handles of the threads.
@@ -39,7 +39,7 @@ pub(crate) struct Background {
     busy_us: AtomicU64,
 }
 
-/// How long a thread sleeps if nobody wakes it.
+/// How long a thread sleeps if no other thread wakes it.
 const IDLE: Duration = Duration::from_secs(1);
 /// The same, of the advisor, whose rings fill without anybody waking it.
 const ADVISOR_IDLE: Duration = Duration::from_millis(100);
@@ -118,13 +118,13 @@ impl Background {
         self.busy_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// Whether the threads were told to end.
+    /// Whether the threads were asked to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.signals.read_ahead.is_stopped()
     }
 
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
-        let spawn = |name: &'static str, signal: fn(&Signals) -> &Signal, idle, step: fn(&Pool)| {
+        let spawn = |name: &'static str, signal: fn(&Signals) -> &Wakeup, idle, step: fn(&Pool)| {
             let (weak, signals) = (Arc::downgrade(pool), pool.background.signals.clone());
             let priority = pool.background.priority.clone();
             std::thread::Builder::new()
@@ -148,7 +148,7 @@ impl Background {
         Ok(())
     }
 
-    /// Ends the threads, and waits for them (but for the one that may be calling).
+    /// Ends the threads, and waits for them (except for the calling one, if it is one of them).
     pub(crate) fn stop(&self) {
         let Signals { cleaner, evictor, read_ahead, advisor, resize, grower, upkeep } =
             &*self.signals;
@@ -164,15 +164,15 @@ impl Background {
 }
 
 impl Pool {
-    /// The priority of the threads that give memory back: the one that resizes, and whoever tells
-    /// it to.
+    /// The priority of the threads that give memory back: the one that resizes, and the one
+    /// that decides about sizes.
     pub fn priority(&self) -> &Priority {
         &self.background.priority
     }
 }
 
-fn run(pool: &Weak<Pool>, name: &'static str, signal: &Signal, idle: Duration, step: fn(&Pool)) {
-    let mut steps = Steps::new(name);
+fn run(pool: &Weak<Pool>, name: &'static str, signal: &Wakeup, idle: Duration, step: fn(&Pool)) {
+    let mut steps = StepRunner::new(name);
     while signal.sleep(idle) {
         let Some(pool) = pool.upgrade() else { return };
         if let Err(pause) = steps.run(|| step(&pool)) {
@@ -257,13 +257,13 @@ fn upkeep(pool: &Pool) {
 
 fn resize(pool: &Pool) {
     let signal = &pool.background.signals.resize;
-    // A pressing shrink does not ask, so what it finds when it comes to have leisure may be old:
+    // An urgent shrink does not ask, so what it finds when it becomes a throttled one may be old:
     // once it rests for nothing then.
     let mut requests_before = pool.counters.read_requests.sum();
     while !signal.is_stopped() {
         let began = Instant::now();
         if pool.run_resize_step() {
-            let rest = pool.resize.leisure.rest_after(began.elapsed(), || {
+            let rest = pool.resize.throttle.rest_after(began.elapsed(), || {
                 let now = pool.counters.read_requests.sum();
                 now.saturating_sub(std::mem::replace(&mut requests_before, now))
             });

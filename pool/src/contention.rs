@@ -1,6 +1,6 @@
 //! A mutex that counts how often somebody had to wait for it.
 //!
-//! Whoever holds it for long learns from the count, before and after, whether that cost anybody
+//! A thread that holds it for long compares the count before and after: did that cost another one
 //! anything.
 
 use std::sync::atomic::{AtomicU64, Ordering};

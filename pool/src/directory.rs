@@ -10,7 +10,7 @@
 //! would cost each table a mebibyte. So there only the first words of a group can be written, and
 //! [`Directory::let_be_installed`] moves that border as pages come. Behind the border all words are
 //! zero, and a word that is zero is written only to install a page. Where the border is, stands in
-//! a 4 KiB part of its own before the words; where the kernel counts touched memory only, that part
+//! a separate 4 KiB part before the words; where the kernel counts touched memory only, that part
 //! is never touched.
 
 #![expect(unsafe_code, reason = "groups are published through atomic pointers")]
@@ -149,7 +149,7 @@ impl Drop for Directory {
         let groups = self.groups.iter().map(|group| group.load(Ordering::Acquire));
         for words in groups.filter_map(NonNull::new) {
             // SAFETY: the words begin one part into a mapping of this size, which `into_raw` gave,
-            // and `&mut self` says that nobody uses it any more.
+            // and `&mut self` says that no thread uses it any more.
             drop(unsafe {
                 Mapping::from_raw(words.cast().sub(PART_BYTES), GROUP_BYTES, self.accounting)
             });

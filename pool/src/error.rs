@@ -86,7 +86,7 @@ pub enum Error {
     ShutDown,
 
     /// A step of the pool's work ended by a panic. What it was to do counts as failed.
-    #[error("{0} ended by an internal error, which the error log tells: please report it")]
+    #[error("{0} ended by an internal error, which the error log describes: please report it")]
     Panicked(&'static str),
 
     /// The configuration cannot be.

@@ -1,9 +1,8 @@
 //! The hot pages: which they are, by racy reads of the frames' access words, so that they can be
-//! told to the next start.
+//! recorded for the next start.
 //!
-//! Nothing is latched and nobody waits. A page that comes, goes or moves meanwhile may be missed or
-//! told twice: a list of hot pages is a hint, and whoever follows it checks every page that it
-//! names.
+//! Nothing is latched and no thread waits. A page that comes, goes or moves meanwhile may be missed
+//! or listed twice: a list of hot pages is a hint, and its reader checks every page that it names.
 
 use crate::page::PageId;
 use crate::pool::Pool;

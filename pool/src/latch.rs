@@ -27,9 +27,9 @@
 //!   [`PageWord::is_unchanged`]. The fences make this a seqlock: the writer's fence stands between
 //!   taking the exclusive latch and its first byte, the reader's between its last byte and the
 //!   second look at the word.
-//! - Whoever makes the latch free while W is set must wake the sleepers; W is set and cleared only
-//!   such that a parked thread always has it set (cleared only inside the parking lot's queue lock
-//!   when nobody is left, and a thread goes to sleep only if it sees W under that same lock).
+//! - The thread that makes the latch free while W is set wakes the sleepers; W is set and cleared
+//!   only such that a parked thread always has it set (cleared only inside the parking lot's queue
+//!   lock when none is left, and a thread goes to sleep only if it sees W under that same lock).
 
 use crate::sync::{
     AtomicU64, Ordering, POLITE_NAPS, POLITE_ROUNDS, SPIN_ROUNDS, Wants, fence, nap, park, spin,
@@ -271,8 +271,8 @@ impl PageWord {
     fn leave_exclusive(&self, changed: bool, latch: u64) {
         let word = self.0.load(Ordering::Relaxed);
         debug_assert!(Word(word).is_exclusive(), "only its owner gives the exclusive latch back");
-        // Nobody else changes the version now, so one addition sets latch and version at once, and
-        // leaves alone the bit that others may be setting.
+        // No other thread changes the version now, so one addition sets latch and version at once,
+        // and leaves alone the bit that others may be setting.
         let version = word & VERSION_MASK;
         let next = if changed { (version + 1) & VERSION_MASK } else { version };
         let change = (latch + next).wrapping_sub(EXCLUSIVE + version);
@@ -322,7 +322,7 @@ impl PageWord {
         debug_assert!(to < MAX_FRAMES);
         let word = self.0.load(Ordering::Relaxed);
         debug_assert!(Word(word).is_exclusive(), "a page is moved by who has it exclusively");
-        // Nobody else changes frame and version now, so one addition exchanges both, and leaves
+        // No other thread changes frame and version now, so one addition exchanges both, and leaves
         // alone the bit that others may be setting. Version and frame are the ends of the word: the
         // sum carries nothing from one to the other.
         let before = word & !(LATCH_MASK | WAITERS);

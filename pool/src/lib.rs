@@ -1,86 +1,90 @@
 //! Frames, translation, latches, replacement and page I/O of the Tidepool storage engine.
 //!
 //! # Reading path
-//! [`page`] says what a page is, `latch` what the one atomic word of each page is, `frames` where
-//! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
-//! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
-//! chooses who leaves, `tier` keeps the compressed images of those who left, `dirty` knows what
-//! must be written and in what order, `flush` writes it, `upkeep` keeps files short, `mirror` keeps
-//! second copies of a few pages, `read_ahead` reads what will be wanted, `background` has the
-//! threads. `resize` changes how many frames there are while all that goes on; `leisure` and `pace`
-//! say how fast what nobody waits for is done.
+//! 1. *A page in memory.* [`page`] is the page and its header. `latch` is the one atomic word of
+//!    each page. `frames` is the memory that pages lie in. `directory` and `space` lead from a page
+//!    number to its word. `page_guard` and `page_view` are the handles that the layer above holds.
+//! 2. *The pool.* `pool` brings these together: access, load, eviction. `replacement` chooses the
+//!    page that leaves. `tier` keeps compressed images of pages that left.
+//! 3. *Writing.* `dirty` knows which pages must be written, and in which order. `flush` writes
+//!    them. `upkeep` keeps files short. `mirror` keeps second copies of a few pages.
+//! 4. *Reading ahead.* `read_ahead` reads pages that will be wanted. `hot_pages` lists the pages
+//!    that the next start should read; `resident_pages` lists those that are here.
+//! 5. *Resizing.* `resize` changes the number of frames while all that goes on. `shrink_throttle`
+//!    and `scan_throttle` slow down work that no query waits for.
+//! 6. *Prediction.* `access_sampling` samples accesses, [`trace`] records them, and [`advisor`]
+//!    predicts from them what another size would bring.
+//! 7. *Threads.* `background` has them; `wakeup` is what they sleep on, and `background_task` runs
+//!    their steps.
 //!
-//! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another
-//! size would bring; `residents` tells who is here, `hot_pages` who should be here again after the
-//! next start. Below all of it is the crate `tidepool-store`: [`page`] and [`storage`], files, real
-//! and simulated. `mapping` is memory straight from the kernel, `sync` the atomics and the parking
-//! lot that latches are made of, `contention` a mutex that counts who waits for it, `signal` and
-//! `step` what background threads sleep on and run.
+//! Below all of it are `mapping` (memory from the kernel), `sync` (the atomics and the parking lot
+//! that latches are made of), `contention` (a mutex that counts its waiters), and the crate
+//! `tidepool-store`: [`page`], [`storage`] and [`packed`] files.
 
+mod access_sampling;
 pub mod advisor;
 mod background;
+mod background_task;
 mod contention;
 mod directory;
 mod dirty;
 mod error;
 mod flush;
 mod frames;
-mod guard;
 mod hot_pages;
 mod latch;
 #[cfg(test)]
 mod latch_tests;
-mod leisure;
 mod mapping;
 mod memory;
 mod mirror;
-mod pace;
+mod page_guard;
+mod page_view;
 mod pool;
 mod priority;
 mod read_ahead;
 pub mod replacement;
-mod residents;
+mod resident_pages;
 mod resize;
-mod signal;
+mod scan_throttle;
+mod shrink_throttle;
 mod space;
 pub mod statement;
 mod stats;
-mod step;
 mod sync;
-mod tap;
 #[cfg(test)]
 mod test_files;
 mod tier;
 pub mod trace;
 mod upkeep;
-mod view;
+mod wakeup;
 
 pub use tidepool_store::{LogThrottle, packed, page, storage};
 
+pub use access_sampling::Sample;
 pub use advisor::{Advice, AdviceRow, Need};
+pub use background_task::{StepRunner, catch_panic};
 pub use error::{Error, Result, WriteAheadError};
 pub use flush::PageCompression;
 pub use frames::EXTENT_BYTES;
-pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use hot_pages::HEATS;
-pub use leisure::Haste;
 pub use memory::MemoryUse;
 pub use mirror::Mirror;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
+pub use page_guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
+pub use page_view::{PageView, Retry};
 pub use pool::{CheckPage, MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use priority::Priority;
 pub use read_ahead::Warmed;
 pub use replacement::{
     Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,
 };
-pub use residents::Resident;
+pub use resident_pages::ResidentPage;
 pub use resize::{ResizeState, ResizeStatus};
-pub use signal::Signal;
+pub use shrink_throttle::ShrinkUrgency;
 pub use space::Space;
 pub use stats::{PoolStats, ThreadWork};
-pub use step::{Steps, survive};
-pub use tap::Sample;
 pub use tier::split::TierDecision;
 pub use tier::{CompressedTier, SHARE_ONE, TierStats};
 pub use upkeep::PackedUsage;
-pub use view::{PageView, Retry};
+pub use wakeup::Wakeup;

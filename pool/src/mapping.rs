@@ -24,7 +24,6 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
 
-use crate::frames::Extent;
 use crate::latch::PageWord;
 
 /// What the kernel counts of the memory that it has promised.
@@ -54,8 +53,8 @@ pub(crate) struct Mapping {
     accounting: Accounting,
 }
 
-// SAFETY: the mapping is plain memory, owned by this value; whoever hands out references into it
-// answers for their exclusion.
+// SAFETY: the mapping is plain memory, owned by this value; the code that hands out references into
+// it answers for their exclusion.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -131,18 +130,18 @@ impl Mapping {
         let _ = self.advise(offset, len, Advice::LinuxHugepage);
     }
 
-    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards, and is to be
+    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards, and must be
     /// committed before it is written.
     ///
     /// # Safety
-    /// Nobody holds a reference into the range, but to atomics that others may read.
+    /// There is no reference into the range, except to atomics that others may read.
     pub(crate) unsafe fn release(&self, offset: usize, len: usize) -> io::Result<()> {
         if self.accounting == Accounting::Writable {
             assert!(offset + len <= self.len);
             let (protection, flags) = modes(self.accounting);
             // `mprotect` would not do: the kernel goes on counting what was touched once. This
             // replaces the range in one go, so who reads it meanwhile meets no hole. SAFETY: the
-            // range lies in this mapping (just checked), and nobody minds its loss by the caller's
+            // range lies in this mapping (just checked), and its loss is harmless by the caller's
             // promise.
             let replaced = unsafe {
                 let at = self.base.as_ptr().add(offset).cast();
@@ -224,8 +223,6 @@ unsafe impl<T> Zeroable for AtomicPtr<T> {}
 unsafe impl Zeroable for PageWord {}
 // SAFETY: an integer.
 unsafe impl Zeroable for u32 {}
-// SAFETY: integers, and an enum of which zero is a variant.
-unsafe impl Zeroable for Extent {}
 
 /// An array of fixed length whose untouched parts cost nothing.
 pub(crate) struct ZeroedArray<T: Zeroable> {
@@ -312,11 +309,11 @@ mod tests {
         };
         assert_eq!(residency(), [false; 8]);
         for part in [1, 2, 5] {
-            // SAFETY: within the mapping, which nobody else knows.
+            // SAFETY: within the mapping, which no other code knows.
             unsafe { mapping.base().as_ptr().add(part * page).write_volatile(7) };
         }
         assert_eq!(residency(), [false, true, true, false, false, true, false, false]);
-        // SAFETY: nobody holds a reference into the mapping.
+        // SAFETY: there is no reference into the mapping.
         unsafe {
             mapping.discard(2 * page, page).unwrap();
             assert!(mapping.discard(page, 100).is_err());

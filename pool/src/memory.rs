@@ -84,9 +84,9 @@ mod tests {
 
     use super::*;
     use crate::Lsn;
-    use crate::leisure::Haste;
     use crate::page::PageSize;
     use crate::pool::PoolConfig;
+    use crate::shrink_throttle::ShrinkUrgency;
     use crate::storage::{SimStorage, Storage};
     use crate::test_files;
 
@@ -110,7 +110,7 @@ mod tests {
         // A batch is an eighth of the pool's pages, 128 at most.
         let sizes = [(64 * PAGE, 8), (large, 128), (64 * PAGE, 8)];
         for (no, (size_bytes, batch)) in (1..).zip(sizes) {
-            pool.set_size(size_bytes, Haste::Pressing);
+            pool.set_size(size_bytes, ShrinkUrgency::Immediate);
             while pool.run_resize_step() {}
             let mut page = pool.new_page(&space, no).unwrap();
             pool.mark_dirty(&mut page, Lsn(10), Lsn(20));

@@ -3,13 +3,13 @@
 //! They take little CPU time; but while one of them waits for a CPU others go on taking memory, and
 //! queries wait for the latches that it holds. Who isn't root may raise a priority as far as
 //! `RLIMIT_NICE` allows, which by default is not at all. A refusal harms nothing but what the
-//! priority was for, so it is no error; but it is told.
+//! priority was for, so it is no error; the error log reports it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// How many nice values such a thread is to be before the rest of its process.
+/// How many nice values such a thread is before the rest of its process.
 const STEPS: i32 = 10;
 /// The least nice value there is.
 const NICE_MIN: i32 = -20;
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// What two threads are told that ask, with the privilege for it if there is one, or without.
+    /// What two threads get that ask, with the privilege for it if there is one, or without.
     fn ask_twice(with_privilege: bool) -> (i32, Option<i32>, [Option<String>; 2]) {
         let priority = Priority::new();
         assert_eq!(priority.nice(), None);
@@ -79,7 +79,7 @@ mod tests {
             }
             priority.ask()
         };
-        // Threads of their own: neither the priority nor the lost privilege is to stay.
+        // Separate threads: neither the priority nor the lost privilege may stay.
         let answers = [(); 2]
             .map(|()| std::thread::scope(|scope| scope.spawn(ask).join().expect("no panic")));
         (getpriority_process(None).unwrap(), priority.nice(), answers)

@@ -1,16 +1,17 @@
 //! Read-ahead: pages asked for before they are wanted, read in batches.
 //!
 //! A request is a hint. It is dropped when the queue is full, when no frame can be had without
-//! waiting, when the page came in meanwhile, and when reading it fails (whoever really wants the
-//! page will read it again and get the error). Pages being read are exclusively latched, so a query
-//! that comes too early waits for the batch rather than reading twice.
+//! waiting, when the page came in meanwhile, and when reading it fails (the query that really wants
+//! the page will read it again and get the error). Pages being read are exclusively latched, so a
+//! query that comes too early waits for the batch rather than reading twice.
 //!
 //! Images that lie close together in their file come with one read, through a buffer. A volume that
-//! allows so many reads a second counts that as one or a few, and what it saves goes to the
+//! allows a number of reads a second counts that as one or a few, and what it saves goes to the
 //! queries: with a read for each page, one of them would stand behind up to 63 others each time
 //! that it misses.
 //!
-//! What queries will want goes before what scans will, and scans keep to a [pace](crate::pace).
+//! What queries will want goes before what scans will, and scans keep to a
+//! [pace](crate::scan_throttle).
 //!
 //! Locking: the buffer's mutex comes before all latches; the queue's is innermost.
 
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 
 use tidepool_store::packed::{Merging, PackedFile};
 
+use crate::background_task::catch_panic;
 use crate::error::Result;
 use crate::latch::PageWord;
 use crate::page::{self, PageId, PageType};
@@ -30,7 +32,6 @@ use crate::pool::{NEAR_DEPTH, Pool};
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::count;
-use crate::step::survive;
 use crate::storage::{AlignedBuf, IoOp};
 
 /// Requests kept, of queries and of scans; older ones win, being wanted sooner.
@@ -124,7 +125,8 @@ impl Pool {
     pub fn run_read_ahead_step(&self) -> usize {
         let mut read = 0;
         while !self.background.is_stopping() {
-            let contended = self.background.runs() && self.pace.is_contended(Instant::now());
+            let contended =
+                self.background.runs() && self.scan_throttle.is_contended(Instant::now());
             let wanted =
                 self.read_ahead.take(if contended { CONTENDED_PAGES } else { BATCH_PAGES });
             let Some((_, access)) = wanted.first() else { break };
@@ -137,13 +139,13 @@ impl Pool {
         read
     }
 
-    /// Whether a page may come in that nobody has asked for: not while memory is to be given back,
+    /// Whether a page may come in that no query has asked for: not while memory must be given back,
     /// nor into the frames that are kept free.
     pub fn has_room_to_warm(&self) -> bool {
         self.frames().debt() == 0 && self.frames().available() > self.reserve()
     }
 
-    /// Reads pages of `space` that were hot before the last restart, and tells the replacement
+    /// Reads pages of `space` that were hot before the last restart, and informs the replacement
     /// policy how hot they were. `pages` are their numbers, ascending, and heats. Their images are
     /// read through `buffer`, which is aligned for direct I/O.
     ///
@@ -207,7 +209,7 @@ impl Pool {
             let came = |page: &&mut Reading| page.was_in_tier || arrived.next().unwrap_or(false);
             pages.iter().map(came).collect()
         };
-        survive(READ, read).unwrap_or_else(|| vec![false; count])
+        catch_panic(READ, read).unwrap_or_else(|| vec![false; count])
     }
 
     fn read_images(
@@ -265,7 +267,7 @@ impl Pool {
 
     /// Which of the reads succeeded; none after a panic.
     fn run_reads(&self, mut ops: Vec<IoOp<'_>>) -> Vec<bool> {
-        let ran = survive("a read of pages", || self.storage.run_batch(&mut ops)).is_some();
+        let ran = catch_panic("a read of pages", || self.storage.run_batch(&mut ops)).is_some();
         ops.into_iter().map(|op| ran && op.result.is_ok()).collect()
     }
 

@@ -5,18 +5,17 @@
 //!
 //! # Shrinking
 //! The limit is lowered; what the started extents hold beyond it is the *debt*. The background
-//! thread (or whoever calls [`Pool::run_resize_step`]) pays it off, a slice of some hundred
+//! thread (or the caller of [`Pool::run_resize_step`]) pays it off, a slice of some hundred
 //! microseconds at a time, in waves. In each wave it
 //! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
 //!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
 //!    cleaner writes meanwhile; only when nothing clean is left among the coldest does the resize
-//!    write itself. At [leisure](crate::leisure) it doesn't even then.
+//!    write itself. A [throttled](crate::shrink_throttle) shrink doesn't even then.
 //! 2. *marks* as draining the extents to be given back, all of them: those with the most free
-//!    frames
-//!    (which are those that held cold pages). A frame of a draining extent, once free, stays free.
+//!    frames (which are those that held cold pages). A frame of a draining extent, once free, stays
+//!    free.
 //! 3. *moves* the pages that are left in the first of them to free frames of open extents, and
-//!    gives
-//!    each extent back to the kernel as it empties.
+//!    gives each extent back to the kernel as it empties.
 //!
 //! Where memory is in swap, what is there of clean pages goes before the coldest (`swapped`).
 //!
@@ -25,9 +24,9 @@
 //! Every wave chooses the marked anew: a page that stays latched makes its extent the last choice.
 //!
 //! # Contents
-//! Here: what is asked for and told, and what a slice does next. `coldest`: what leaves the pool.
-//! `emptying`: which extents go, and how the pages in them are moved. `swapped`: what leaves it
-//! because it is in swap.
+//! Here: what is asked for and reported, and what a slice does next. `coldest`: what leaves the
+//! pool. `emptying`: which extents go, and how the pages in them are moved. `swapped`: what leaves
+//! it because it is in swap.
 //!
 //! # Moving a page
 //! Like cleaner and evictor, the mover only tries latches. It takes a free frame, copies the page
@@ -58,8 +57,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use crate::frames::EXTENT_BYTES;
-use crate::leisure::{Haste, Leisure};
 use crate::pool::{MIN_FRAMES, Pool};
+use crate::shrink_throttle::{ShrinkThrottle, ShrinkUrgency};
 use swapped::Sweep;
 
 /// What a resize is doing.
@@ -72,7 +71,7 @@ pub enum ResizeState {
     Growing,
     /// Memory is being given back.
     Shrinking,
-    /// Memory is to be given back, but for a while none could be. It is tried again and again.
+    /// Memory should be given back, and none could be for a while. The pool goes on trying.
     Stuck {
         /// What stands in the way.
         why: String,
@@ -128,7 +127,7 @@ pub(crate) struct Resize {
     longest_wait_us: AtomicU64,
     pages_moved: AtomicU64,
     pages_dropped_from_swap: AtomicU64,
-    pub(crate) leisure: Leisure,
+    pub(crate) throttle: ShrinkThrottle,
 }
 
 impl Resize {
@@ -208,20 +207,20 @@ impl Pool {
     /// address space reserved ([`PoolConfig::max_size_bytes`](crate::PoolConfig::max_size_bytes)).
     /// Returns at once. Growing, frames may be used from now on; shrinking, memory is given back in
     /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way;
-    /// one with the same size changes its haste, which is nothing to a pool without threads: time
+    /// one with the same size changes its urgency, which is nothing to a pool without threads: time
     /// stands still there.
-    pub fn set_size(&self, size_bytes: u64, haste: Haste) {
+    pub fn set_size(&self, size_bytes: u64, urgency: ShrinkUrgency) {
         let frames = self.frames();
         let extent = frames.per_extent();
         let least = (MIN_FRAMES as u32).next_multiple_of(extent);
         let asked = size_bytes / EXTENT_BYTES as u64 * extent as u64;
         let asked = asked.clamp(least as u64, frames.reserved() as u64) as u32;
         let mut published = self.resize.published.lock();
-        let at_leisure = haste == Haste::AtLeisure && self.background.runs();
-        let was_at_leisure = self.resize.leisure.set(at_leisure);
+        let is_throttled = urgency == ShrinkUrgency::Background && self.background.runs();
+        let was_throttled = self.resize.throttle.set(is_throttled);
         if asked == frames.limit() {
             drop(published);
-            if was_at_leisure && !at_leisure {
+            if was_throttled && !is_throttled {
                 self.background.wake_resize();
                 self.background.wake_cleaner();
             }
@@ -275,7 +274,7 @@ impl Pool {
         let mut worker = self.resize.worker.lock();
         worker.worked = false;
         let slice = self.resize_slice(&mut worker);
-        if self.resize.leisure.ends_at(self.frames().debt()) {
+        if self.resize.throttle.ends_at(self.frames().debt()) {
             self.background.wake_cleaner();
         }
         let mut published = self.resize.published.lock();

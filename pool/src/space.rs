@@ -22,7 +22,7 @@ pub struct Space {
     directory: Directory,
     /// Set once, when the space is being closed: no page is loaded from then on.
     closed: AtomicBool,
-    /// Set with `closed`, if its dirty pages are to be forgotten: none is written from then on.
+    /// Set with `closed`, if its dirty pages are discarded: none is written from then on.
     discarded: AtomicBool,
     /// No page above this one has ever been resident.
     highest_resident: AtomicU32,
@@ -119,7 +119,7 @@ impl Space {
         self.page_count.load(Ordering::Relaxed)
     }
 
-    /// Tells the pool that the space has so many pages.
+    /// Sets how many pages the space has.
     pub fn note_page_count(&self, pages: u32) {
         self.page_count.fetch_max(pages, Ordering::Relaxed);
     }

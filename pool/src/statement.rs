@@ -32,7 +32,7 @@ pub fn begin() {
 
 #[cold]
 fn new_block() -> u32 {
-    // A block's first number is left out: 0 means no statement, and a multiple of BLOCK tells
+    // A block's first number is left out: 0 means no statement, and a multiple of BLOCK says
     // `begin` that its block is used up.
     NEXT_BLOCK.fetch_add(1, Ordering::Relaxed).wrapping_mul(BLOCK).wrapping_add(1)
 }

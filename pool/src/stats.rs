@@ -187,7 +187,7 @@ impl ShardedCounter {
             cell.fetch_add(1, Relaxed);
             note_work(|work| *(self.of_thread)(work) += 1);
         } else {
-            // Nobody else writes this cell: no need for the bus to be locked.
+            // No other thread writes this cell: no need for the bus to be locked.
             cell.store(cell.load(Relaxed) + 1, Relaxed);
         }
     }

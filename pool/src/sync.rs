@@ -65,7 +65,7 @@ pub(crate) fn unpark_next(address: usize, settle: impl FnOnce(bool)) {
             if woken > 0 {
                 return FilterOp::Stop;
             }
-            // Count far past any number of readers, so that nobody else is woken with this one.
+            // Count far past any number of readers, so that no other thread is woken with this one.
             woken = u32::MAX;
             return FilterOp::Unpark;
         }

@@ -170,7 +170,7 @@ impl Pool {
         drop(state);
         Ok(done?.map(|is_pressing| match is_pressing {
             true => Duration::ZERO,
-            false => self.pace.rest_after(began.elapsed(), Instant::now()),
+            false => self.scan_throttle.rest_after(began.elapsed(), Instant::now()),
         }))
     }
 

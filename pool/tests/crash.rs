@@ -273,7 +273,7 @@ fn no_page_is_ever_lost() {
     }
 }
 
-/// A page with one version, dirty, on a disk of its own.
+/// A page with one version, dirty, on a separate disk.
 fn one_dirty_page() -> (SimStorage, Life, Redo) {
     let sim = SimStorage::new(1);
     make(&sim);

@@ -1,5 +1,5 @@
 //! Batches of I/O in a process that can have no further thread, as at the limit of a container that
-//! forbids io_uring, too. A test binary of its own, since the limit is the whole process's.
+//! forbids io_uring, too. A separate test binary, since the limit is the whole process's.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidepool_pool::storage::{FileOptions, FileStorage, IoOp, Storage};
@@ -29,7 +29,7 @@ fn a_batch_is_run_by_the_calling_thread_if_there_are_no_others() {
     // Room for the heap, not for a stack.
     let limit = Rlimit { current: Some(address_space + (1 << 20)), ..getrlimit(Resource::As) };
     setrlimit(Resource::As, limit).unwrap();
-    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "no thread is to be had");
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "no thread can be started");
 
     let offsets = || (0u64..).step_by(BLOCK);
     let blocks = written.chunks(BLOCK).zip(offsets());

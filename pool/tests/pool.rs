@@ -10,7 +10,7 @@ use tidepool_pool::storage::{
 };
 use tidepool_pool::{
     Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageType, PageView, Pool, PoolConfig,
-    Resident, Space, WriteAhead, WriteAheadError, page,
+    ResidentPage, Space, WriteAhead, WriteAheadError, page,
 };
 
 const SIZE: usize = 4096;
@@ -170,7 +170,7 @@ fn corrupt_pages_are_errors_that_name_them_and_missing_ones_are_zeroes() {
     let offset_of = |no: u32| it.space.file().find(16, no).unwrap().unwrap().offset();
     let file = it.storage.open("16.tpd").unwrap();
     let block_of = |no: u32| offset_of(no) / SIZE as u64 * SIZE as u64;
-    assert_ne!(block_of(5), block_of(6), "each batch has a block of its own");
+    assert_ne!(block_of(5), block_of(6), "each batch has a separate block");
     let mut block = tidepool_pool::storage::AlignedBuf::zeroed(SIZE);
     file.read_at(&mut block, block_of(5)).unwrap();
     block[(offset_of(5) - block_of(5)) as usize + 10] ^= 4;
@@ -272,13 +272,13 @@ fn every_resident_page_is_told_with_its_tree_and_state() {
     let all = || {
         let mut all = Vec::new();
         // Which ones are hot is the policy's business.
-        it.pool.for_each_resident(|page| all.push(Resident { is_hot: false, ..page }));
+        it.pool.for_each_resident(|page| all.push(ResidentPage { is_hot: false, ..page }));
         all.sort_by_key(|page| page.id);
         all
     };
-    // A page that somebody has latched is told like any other.
+    // A page that another thread has latched is listed like any other.
     let held = it.pool.exclusive(&it.space, 5, Access::Normal).unwrap();
-    let expect = |no: u32, is_dirty| Resident {
+    let expect = |no: u32, is_dirty| ResidentPage {
         id: PageId::new(16, no),
         page_type: if no.is_multiple_of(2) { PageType::TREE_LEAF } else { PageType::BITMAP },
         tree_id: 7 + no % 3,
@@ -400,7 +400,7 @@ fn a_batch_that_panics_gives_its_pages_back() {
     assert_eq!((read(0), read(3)), (1, 5));
 }
 
-/// Nobody waits for ever for frames that a thread with a bug would have freed.
+/// No thread waits for ever for frames that a thread with a bug would have freed.
 #[test]
 fn threads_outlive_panics() {
     let it = fixture(32, 400, true);

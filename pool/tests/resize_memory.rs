@@ -1,4 +1,4 @@
-//! What a pool costs, as the kernel counts it. A test binary of its own, and one test at a time, so
+//! What a pool costs, as the kernel counts it. A separate test binary, and one test at a time, so
 //! that nothing else in the process moves the figures.
 
 mod packed;
@@ -9,7 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use tidepool_pool::storage::SimStorage;
-use tidepool_pool::{Access, EXTENT_BYTES, Haste, Pool, PoolConfig, ResizeState, statement};
+use tidepool_pool::{
+    Access, EXTENT_BYTES, Pool, PoolConfig, ResizeState, ShrinkUrgency, statement,
+};
 
 use zero_file::ZeroFile;
 
@@ -65,13 +67,13 @@ fn memory_is_really_given_back() {
         pool.advance_clock(5000);
         statement::begin();
         read(8);
-        pool.set_size(16 * EXTENT, Haste::Pressing);
+        pool.set_size(16 * EXTENT, ShrinkUrgency::Immediate);
         while pool.run_resize_step() {}
         let status = pool.resize_status();
         assert_eq!((&status.state, status.resident_bytes), (&ResizeState::Idle, 16 * EXTENT));
         assert!(status.pages_moved > 0, "{status:?}");
         check("shrunk");
-        pool.set_size(32 * EXTENT, Haste::Pressing);
+        pool.set_size(32 * EXTENT, ShrinkUrgency::Immediate);
         read(1);
         assert_eq!(pool.resident_bytes(), 32 * EXTENT);
         check("grown");
@@ -106,7 +108,7 @@ fn room_to_grow_is_not_promised_before_it_is_used() {
     let least = writable() - before;
     assert!(least < (4 << 30) / 64, "{least}");
     for size in [8, 64, 4, 32].map(|extents| extents * EXTENT) {
-        pool.set_size(size, Haste::Pressing);
+        pool.set_size(size, ShrinkUrgency::Immediate);
         while pool.run_resize_step() {}
         for no in 0..(file / PAGE) as u32 {
             pool.shared(&space, no, Access::Normal).unwrap();

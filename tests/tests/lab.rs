@@ -14,13 +14,13 @@ use tidepool_lab::load::tables::DataSet;
 use tidepool_lab::machine::neighbour::Pattern;
 use tidepool_lab::progress::Progress;
 use tidepool_lab::record::{Outcome, read_all};
-use tidepool_lab::{hidden, report};
+use tidepool_lab::{report, subprocess};
 
 const MEMORY: u64 = 512 << 20;
 const ROWS: u64 = 20_000;
 
 fn main() -> ExitCode {
-    if let Some(code) = hidden::main() {
+    if let Some(code) = subprocess::main() {
         return code;
     }
     let out = std::env::temp_dir().join(format!("tidepool-lab-test-{}", std::process::id()));

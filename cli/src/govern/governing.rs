@@ -8,12 +8,12 @@ use tidepool_governor::kernel::Root;
 use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals};
 
 use super::bounds::Bounds;
-use super::goal::Goal;
+use super::burst::{self, BurstDetector};
 use super::log::{Log, Step};
 use super::pool::{self, InnodbPool, Set, State};
 use super::probe::{self, Probe};
-use super::rush::{self, Rush};
-use super::stride::{Direction, Stride};
+use super::size_target::SizeTarget;
+use super::step_size::{Direction, StepSize};
 use super::{
     BUSY_RETRY_AFTER, GLANCE, GLANCE_MIN_BYTES, Options, RECONNECT_EVERY, RECONNECT_FOR,
     RETRY_AFTER, SAY_AGAIN, TICK, TIMING, lock, reserve,
@@ -34,10 +34,10 @@ pub struct Governing {
     bounds: Bounds,
     /// Absent in a dry run.
     probe: Option<Probe>,
-    stride: Stride,
+    step_size: StepSize,
     log: Log,
-    goal: Option<Goal>,
-    rush: Rush,
+    target: Option<SizeTarget>,
+    burst: BurstDetector,
     /// In a dry run: the size the pool would have.
     imagined: Option<u64>,
     start: Instant,
@@ -75,12 +75,12 @@ impl Governing {
             reader: Reader::new(Root::default(), Some(process.pid)),
             governor: Governor::with_timing(TIMING),
             probe: None,
-            stride: Stride::new(unit_bytes, Duration::from_millis(options.max_stall)),
+            step_size: StepSize::new(unit_bytes, Duration::from_millis(options.max_stall)),
             pool,
             bounds,
             log,
-            goal: None,
-            rush: Rush::default(),
+            target: None,
+            burst: BurstDetector::default(),
             imagined: None,
             start: Instant::now(),
             retry_at: None,
@@ -125,13 +125,13 @@ impl Governing {
     /// Whether enough room was taken since the last reading to need another.
     fn room_goes(&mut self) -> bool {
         let (Some(then), Some(now)) = (self.room_bytes, self.reader.glance()) else { return false };
-        let goes = match self.goal.is_none() && !self.resting {
+        let goes = match self.target.is_none() && !self.resting {
             true => now + (then / 4).max(GLANCE_MIN_BYTES) < then,
             // After a step the queries have their rest, unless the next is urgent.
             false => now < self.headroom_bytes / 2 && now + GLANCE_MIN_BYTES < then,
         };
         if !goes {
-            self.rush.glance(Instant::now(), now.saturating_sub(self.reserved_bytes));
+            self.burst.glance(Instant::now(), now.saturating_sub(self.reserved_bytes));
         }
         goes
     }
@@ -218,7 +218,7 @@ impl Governing {
         self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
         if let Some(binding) = &binding {
             let (size, held) = (state.size_bytes, state.held_bytes);
-            self.rush.observe(Instant::now(), size, held, &binding.room, binding.headroom_bytes);
+            self.burst.observe(Instant::now(), size, held, &binding.room, binding.headroom_bytes);
         }
         if let Some(mut decision) = decision {
             if self.reserved_bytes >= MIB {
@@ -230,19 +230,19 @@ impl Governing {
             self.take(&decision, out_of_room, &pool, options);
         }
         if let Some(probe) = &self.probe {
-            probe.attend(self.goal.is_some());
+            probe.attend(self.target.is_some());
         }
-        let Some(goal) = self.goal else { return Ok(TICK) };
+        let Some(target) = self.target else { return Ok(TICK) };
         if !options.apply {
-            self.imagined = Some(goal.bytes);
-            self.governor.took(signals.at, goal.signal, goal.bytes);
-            self.goal = None;
+            self.imagined = Some(target.bytes);
+            self.governor.took(signals.at, target.signal, target.bytes);
+            self.target = None;
             return Ok(TICK);
         }
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
             return Ok(TICK);
         }
-        self.step(goal, &state, &signals, &pool)
+        self.step(target, &state, &signals, &pool)
     }
 
     /// The signals with what the server has reserved counted as used. Says so where that is more
@@ -276,7 +276,7 @@ impl Governing {
         }
     }
 
-    /// Makes a decision the goal, if there is anything to do about it.
+    /// Makes a decision the target, if there is anything to do about it.
     fn take(
         &mut self,
         decision: &Decision,
@@ -297,15 +297,15 @@ impl Governing {
         }
         let at_most = match decision.signal {
             Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
-                self.rush.at_most(Instant::now(), decision.from_bytes, out_of_room)
+                self.burst.at_most(Instant::now(), decision.from_bytes, out_of_room)
             }
             _ => None,
         };
         let to_bytes = self.bounds.size_for(decision, at_most, pool.floor_bytes);
-        let reason = rush::reason(decision, at_most);
+        let reason = burst::reason(decision, at_most);
         let decision = Decision { to_bytes, reason, ..decision.clone() };
         if decision.to_bytes == decision.from_bytes
-            || self.goal.is_some_and(|goal| goal.bytes == decision.to_bytes)
+            || self.target.is_some_and(|target| target.bytes == decision.to_bytes)
         {
             return;
         }
@@ -319,39 +319,40 @@ impl Governing {
             | Signal::Surplus => false,
         };
         // While shrinking, the target moves with every step; only what is news is logged.
-        let news = self.goal.is_none_or(|goal| {
-            urgent != goal.urgent || goal.bytes.abs_diff(decision.to_bytes) > goal.bytes / 20
+        let news = self.target.is_none_or(|target| {
+            urgent != target.urgent || target.bytes.abs_diff(decision.to_bytes) > target.bytes / 20
         });
         if news {
             self.log.decision(&decision, options.apply);
         }
-        // While others rush in, it isn't today's room that says how far.
+        // While a burst goes on, it isn't today's room that says how far.
         let while_short = decision.signal == Signal::RoomShrank && at_most.is_none();
         let Decision { signal, from_bytes, to_bytes: bytes, .. } = decision;
-        self.goal = Some(Goal { bytes, signal, grows: bytes > from_bytes, urgent, while_short });
+        self.target =
+            Some(SizeTarget { bytes, signal, grows: bytes > from_bytes, urgent, while_short });
     }
 
-    /// Takes a step towards the goal, and learns what it cost. Returns how long to rest from it.
+    /// Takes a step towards the target, and learns what it cost. Returns how long to rest from it.
     fn step(
         &mut self,
-        goal: Goal,
+        target: SizeTarget,
         state: &State,
         signals: &Signals,
         pool: &PoolState,
     ) -> Result<Duration> {
         let direction =
-            if goal.bytes < state.size_bytes { Direction::Shrink } else { Direction::Grow };
-        let towards = goal.towards(state.size_bytes, self.governor.target(signals, pool));
+            if target.bytes < state.size_bytes { Direction::Shrink } else { Direction::Grow };
+        let towards = target.towards(state.size_bytes, self.governor.target(signals, pool));
         let next = match towards == state.size_bytes {
             true => towards,
-            false => self.stride.next(state.size_bytes, towards, goal.urgent),
+            false => self.step_size.next(state.size_bytes, towards, target.urgent),
         };
         if next == state.size_bytes {
-            self.goal = None;
+            self.target = None;
             return Ok(TICK);
         }
         let begin = Instant::now();
-        let patience = if goal.urgent { pool::PREPARE_URGENT } else { pool::PREPARE };
+        let patience = if target.urgent { pool::PREPARE_URGENT } else { pool::PREPARE };
         let set = self.pool.set_size(next, patience);
         let took = begin.elapsed();
         for notice in self.pool.take_notices() {
@@ -364,7 +365,7 @@ impl Governing {
                 return Ok(TICK);
             }
             Err(Error::Refused { why, .. }) => {
-                self.note_refusal(goal, direction, next, &why)?;
+                self.note_refusal(target, direction, next, &why)?;
                 return Ok(TICK);
             }
             Err(error) => return Err(error),
@@ -372,28 +373,28 @@ impl Governing {
         self.resting = true;
         self.busy_said_at = None;
         self.known_size = Some(size);
-        self.governor.took(self.start.elapsed(), goal.signal, size);
-        if !goal.urgent {
+        self.governor.took(self.start.elapsed(), target.signal, size);
+        if !target.urgent {
             self.pause(&AtomicBool::new(false), probe::AFTER);
         }
         let cost =
             self.probe.as_ref().map(|probe| probe.cost(begin, Instant::now())).unwrap_or_default();
-        self.stride.learn(direction, size.abs_diff(state.size_bytes), cost.worst());
+        self.step_size.learn(direction, size.abs_diff(state.size_bytes), cost.worst());
         self.log.step(&Step {
             from_bytes: state.size_bytes,
             to_bytes: size,
             took,
             cost,
-            stride_bytes: self.stride.bytes(direction),
+            stride_bytes: self.step_size.bytes(direction),
         });
         let there = match direction {
-            Direction::Shrink => size <= goal.bytes,
-            Direction::Grow => size >= goal.bytes,
+            Direction::Shrink => size <= target.bytes,
+            Direction::Grow => size >= target.bytes,
         };
         if there || size == state.size_bytes {
-            self.goal = None;
+            self.target = None;
         }
-        Ok(self.stride.rest(cost.worst(), goal.urgent))
+        Ok(self.step_size.rest(cost.worst(), target.urgent))
     }
 
     /// A step has to wait for another connection's.
@@ -409,7 +410,7 @@ impl Governing {
     /// The server has not taken a step to `asked_bytes`.
     fn note_refusal(
         &mut self,
-        goal: Goal,
+        target: SizeTarget,
         direction: Direction,
         asked_bytes: u64,
         why: &str,
@@ -417,8 +418,8 @@ impl Governing {
         // It may have come part of the way.
         let size = self.pool.size()?;
         self.known_size = Some(size);
-        self.governor.took(self.start.elapsed(), goal.signal, size);
-        self.stride.failed(direction);
+        self.governor.took(self.start.elapsed(), target.signal, size);
+        self.step_size.failed(direction);
         self.retry_at = Some(Instant::now() + RETRY_AFTER);
         let asked = human(asked_bytes);
         self.log

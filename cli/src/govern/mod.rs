@@ -6,10 +6,10 @@
 //!
 //! # Small steps
 //! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the
-//! queries less than `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each.
-//! When memory runs out *now* (half of the headroom is gone), there is no rest: a stall is better
-//! than swap, and much better than the kernel's killer. Steps are hardly larger then: a server
-//! gives the memory of a step back at its end.
+//! queries less than `--max-stall` of their work ([`step_size`], [`probe`]), with a rest after
+//! each. When memory runs out *now* (half of the headroom is gone), there is no rest: a stall is
+//! better than swap, and much better than the kernel's killer. Steps are hardly larger then: a
+//! server gives the memory of a step back at its end.
 //!
 //! # Ahead of the neighbours
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a
@@ -17,10 +17,10 @@
 //! the others' pace by that time, and up to twice as large where nothing moves (`TIMING`). Between
 //! two readings the room is glanced at, which needs no server: when it goes, the next reading comes
 //! at once. When others take it at a pace that leaves less than half of the headroom by the end of
-//! a step ([`rush`]), no step down is small or rested from for a second: each has its fixed cost,
+//! a step ([`burst`]), no step down is small or rested from for a second: each has its fixed cost,
 //! and in the time of a small one more is taken than it gives back. Nor is one rested from when
 //! that half has gone. The governor hears what each step took, so that a large one is not gone back
-//! on in the middle of the rush.
+//! on in the middle of the burst.
 //!
 //! # What is promised
 //! Memory that the server has reserved for its other caches and its connections counts as used
@@ -34,24 +34,24 @@
 //!   the server is left with a size that was safe then. It only stops being *adjusted*.
 //! * On SIGTERM or SIGINT the running step is finished, nothing is restored: the size that the
 //!   server started with may be the very one that does not fit any more.
-//! * Shrinking needs no further condition, and ends when the room that went is back ([`goal`]).
-//!   Growing needs room that has lasted, a full pool that misses, and data left to cache; and the
-//!   room is checked again before each step.
+//! * Shrinking needs no further condition, and ends when the room that went is back
+//!   ([`size_target`]). Growing needs room that has lasted, a full pool that misses, and data left
+//!   to cache; and the room is checked again before each step.
 //! * Nothing is written to the server's option files: after a restart it has its own size, and is
 //!   governed from there.
 
-pub mod alone;
 pub mod bounds;
-pub mod goal;
+pub mod burst;
 pub mod governing;
 pub mod lock;
 pub mod log;
+pub mod mariadb_shrink;
 pub mod pool;
 pub mod probe;
 pub mod reserve;
-pub mod rush;
-pub mod shrink;
-pub mod stride;
+pub mod single_instance;
+pub mod size_target;
+pub mod step_size;
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -72,11 +72,11 @@ use crate::facts::machine::huge_bytes;
 use crate::facts::process::{Running, chosen_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
-use alone::Alone;
 use bounds::Bounds;
 use governing::Governing;
 use log::Log;
 use pool::InnodbPool;
+use single_instance::SingleInstance;
 
 /// How often the signals are read while nothing happens.
 const TICK: Duration = Duration::from_millis(100);
@@ -162,7 +162,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     }
     let end = after(options.duration);
     let over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
-    let _alone = if options.apply { alone(process, &mut log, over) } else { None };
+    let _alone = if options.apply { claim_server(process, &mut log, over) } else { None };
     let mut governing = Governing::new(process, pool, bounds, log, options);
     if options.apply {
         governing.measure(&target)?;
@@ -223,19 +223,19 @@ fn end_without_an_answer(stop: &Arc<AtomicBool>, is_stepping: Arc<AtomicBool>) {
 }
 
 /// Waits until no other process governs this server.
-fn alone(process: Running, log: &mut Log, over: impl Fn() -> bool) -> Option<UnixListener> {
+fn claim_server(process: Running, log: &mut Log, over: impl Fn() -> bool) -> Option<UnixListener> {
     let mut said = None;
     while !over() {
-        match alone::bind(process) {
-            Alone::Ours(listener) => return Some(listener),
-            Alone::Another(pid) => {
+        match single_instance::bind(process) {
+            SingleInstance::Ours(listener) => return Some(listener),
+            SingleInstance::Another(pid) => {
                 if said.replace(pid) != Some(pid) {
                     log.note(&format!(
                         "process {pid} governs this server already: waiting until it ends"
                     ));
                 }
             }
-            Alone::Unknown(why) => {
+            SingleInstance::Unknown(why) => {
                 log.note(&format!("whether another process governs this server is unknown: {why}"));
                 return None;
             }

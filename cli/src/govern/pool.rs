@@ -19,8 +19,8 @@ use crate::facts::promised::COUNTERS;
 use crate::server::{Named, Server, number};
 
 use super::lock::{self, Contention, Held, Lock};
+use super::mariadb_shrink::{Before, Shrink};
 use super::reserve::Reserve;
-use super::shrink::{Before, Shrink};
 
 /// A resize that reports no progress for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);

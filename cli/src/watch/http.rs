@@ -1,5 +1,5 @@
 //! What is answered: a few fixed files, the state as JSON, two requests that change or cost
-//! something, and metrics. [`super::wire`] has the connections.
+//! something, and metrics. [`super::connections`] has the connections.
 //!
 //! | request | answer | needs |
 //! |---|---|---|
@@ -20,10 +20,10 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use super::guard::{Claims, Guard, TOKEN_HEADER};
+use super::connections::{self, Answer, LIMITS};
+use super::request_guard::{Claims, RequestGuard, TOKEN_HEADER};
 use super::sample::{About, Engine, Sample};
-use super::wire::{self, Answer, LIMITS};
-use super::{Watched, content, metrics};
+use super::{Watched, metrics, pool_content};
 use crate::bytes::human;
 use crate::clock::unix_ms;
 use crate::server::Server;
@@ -34,7 +34,7 @@ const SMALLEST_SHARE: u64 = 8;
 
 /// What the answers are made from.
 struct Page {
-    guard: Guard,
+    guard: RequestGuard,
     watched: Arc<Watched>,
     /// Allows one costly query to the server at a time, however many requests come.
     costly: Arc<Semaphore>,
@@ -46,7 +46,7 @@ struct Page {
 /// If the system refuses.
 pub fn start(
     listener: TcpListener,
-    guard: Guard,
+    guard: RequestGuard,
     watched: Arc<Watched>,
 ) -> std::io::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -60,7 +60,7 @@ pub fn start(
         tokio::net::TcpListener::from_std(listener)?
     };
     let page = Arc::new(Page { guard, watched, costly: Arc::new(Semaphore::new(1)) });
-    runtime.spawn(wire::serve(listener, LIMITS, move |request| {
+    runtime.spawn(connections::serve(listener, LIMITS, move |request| {
         let page = Arc::clone(&page);
         Box::pin(async move { answer(request, &page).await })
     }));
@@ -111,7 +111,7 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
             if path == "/api/content" {
                 costly_content(page).await
             } else {
-                match wire::body(request).await {
+                match connections::body(request).await {
                     Ok(body) => set_size(&body, &page.watched),
                     Err((status, why)) => text(status, why),
                 }
@@ -134,7 +134,7 @@ fn state(query: &str, watched: &Watched) -> Answer {
         "content": seen.content,
         "content_note": seen.content_note,
         "content_at_ms": seen.content_at_ms,
-        "content_is_costly": content::is_costly(about.engine),
+        "content_is_costly": pool_content::is_costly(about.engine),
         "decisions": seen.decisions,
         "decisions_note": seen.decisions_note,
         "setting": watched.setter.progress(),
@@ -211,7 +211,7 @@ async fn costly_content(page: &Page) -> Answer {
     let watched = Arc::clone(&page.watched);
     let looked = tokio::task::spawn_blocking(move || {
         let rows = Server::connect(&watched.target)
-            .and_then(|mut server| content::rows(&mut server, watched.about().engine));
+            .and_then(|mut server| pool_content::rows(&mut server, watched.about().engine));
         drop(turn);
         match rows {
             Ok(rows) => {

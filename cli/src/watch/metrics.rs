@@ -60,7 +60,7 @@ fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
     // An old sample is no sample.
     if up {
         rates(&mut metrics, p95_words, seen);
-        totals(&mut metrics, seen);
+        counters(&mut metrics, seen);
         curve(&mut metrics, seen);
     }
     metrics.text
@@ -102,36 +102,44 @@ fn rates(metrics: &mut Text, p95_words: &str, seen: &Seen) {
 }
 
 /// Of all seconds, and of this moment.
-fn totals(metrics: &mut Text, seen: &Seen) {
-    let totals = &seen.totals;
-    metrics.counter("questions", "Statements, this program's own included.", totals.questions);
+fn counters(metrics: &mut Text, seen: &Seen) {
+    let counters = &seen.counters;
+    metrics.counter("questions", "Statements, this program's own included.", counters.questions);
     let words = "Rows read, by the engine's count; of MariaDB's InnoDB, which keeps none, rows that statements asked any engine for.";
-    metrics.counter("rows_read", words, totals.rows_read);
+    metrics.counter("rows_read", words, counters.rows_read);
     let words = "Logical reads of pages.";
-    metrics.counter("buffer_pool_read_requests", words, totals.read_requests);
+    metrics.counter("buffer_pool_read_requests", words, counters.read_requests);
     let words = "Logical reads that went to disk.";
-    metrics.counter("buffer_pool_reads", words, totals.reads);
+    metrics.counter("buffer_pool_reads", words, counters.reads);
     let words = "Changes of pages in the pool.";
-    metrics.counter("buffer_pool_write_requests", words, totals.write_requests);
-    metrics.counter("pages_read", "Pages read from disk, including read-ahead.", totals.pages_read);
-    metrics.counter("pages_written", "Pages written to disk.", totals.pages_written);
-    metrics.counter("disk_read_bytes", "Read from disk.", totals.disk_read_bytes);
-    metrics.counter("disk_write_bytes", "Written to disk.", totals.disk_write_bytes);
-    metrics.counter("swap_in_bytes", "Bytes read from swap, whole machine.", totals.swap_in_bytes);
+    metrics.counter("buffer_pool_write_requests", words, counters.write_requests);
+    metrics.counter(
+        "pages_read",
+        "Pages read from disk, including read-ahead.",
+        counters.pages_read,
+    );
+    metrics.counter("pages_written", "Pages written to disk.", counters.pages_written);
+    metrics.counter("disk_read_bytes", "Read from disk.", counters.disk_read_bytes);
+    metrics.counter("disk_write_bytes", "Written to disk.", counters.disk_write_bytes);
+    metrics.counter(
+        "swap_in_bytes",
+        "Bytes read from swap, whole machine.",
+        counters.swap_in_bytes,
+    );
     metrics.counter(
         "swap_out_bytes",
         "Bytes written to swap, whole machine.",
-        totals.swap_out_bytes,
+        counters.swap_out_bytes,
     );
-    metrics.counter("server_cpu_seconds", "CPU time of the server.", totals.cpu_s);
+    metrics.counter("server_cpu_seconds", "CPU time of the server.", counters.cpu_s);
     let words = "Dirty pages in the pool.";
-    metrics.gauge("buffer_pool_dirty_bytes", words, totals.dirty_bytes);
+    metrics.gauge("buffer_pool_dirty_bytes", words, counters.dirty_bytes);
     let words = "Redo written since the last checkpoint.";
-    metrics.gauge("checkpoint_age_bytes", words, totals.checkpoint_age_bytes);
+    metrics.gauge("checkpoint_age_bytes", words, counters.checkpoint_age_bytes);
     let words = "Checkpoint age at which writers wait.";
-    metrics.gauge("checkpoint_age_max_bytes", words, totals.checkpoint_age_max_bytes);
+    metrics.gauge("checkpoint_age_max_bytes", words, counters.checkpoint_age_max_bytes);
     let words = "Transactions whose old versions of rows are still kept.";
-    metrics.gauge("history_list_length", words, totals.history_list_length);
+    metrics.gauge("history_list_length", words, counters.history_list_length);
 }
 
 /// What more or less memory would bring, as the engine predicts it.
@@ -164,8 +172,8 @@ mod tests {
     use super::*;
     use crate::facts::AdviceRow;
     use crate::watch::STALE;
+    use crate::watch::counters::Counters;
     use crate::watch::sample::{Curve, Sample};
-    use crate::watch::totals::Totals;
 
     /// Kind and value by name, if the text keeps the format's rules.
     fn parse(text: &str) -> HashMap<String, (String, String)> {
@@ -193,14 +201,14 @@ mod tests {
 
     fn seen() -> Seen {
         let mut seen = Seen {
-            totals: Totals {
+            counters: Counters {
                 questions: Some(u64::MAX),
                 swap_in_bytes: Some(4096),
                 swap_out_bytes: Some(8192),
                 cpu_s: Some(2.5),
                 dirty_bytes: Some(16384),
                 history_list_length: Some(0),
-                ..Totals::default()
+                ..Counters::default()
             },
             looked_at: Some(Instant::now()),
             ..Seen::default()

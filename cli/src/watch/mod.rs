@@ -1,23 +1,23 @@
 //! `tidepool watch`: the live page, and the same in the terminal.
 //!
 //! One thread samples the server once a second ([`sample`]) into [`Seen`]; the HTTP thread
-//! ([`http`], over [`wire`]) only reads that, so any number of open pages costs the
+//! ([`http`], over [`connections`]) only reads that, so any number of open pages costs the
 //! server the same. One more thread sets the pool's size when the slider says so ([`setter`]);
-//! [`guard`] decides who may move it.
+//! [`request_guard`] decides who may move it.
 //!
 //! Locking: the mutexes around [`Seen`] and [`About`] are held for copies only, never across a
 //! query to the server. The lock order is [`Seen`]'s, then [`About`]'s.
 
-pub mod content;
-pub mod guard;
+pub mod connections;
+pub mod counters;
 pub mod http;
 pub mod latency;
 pub mod metrics;
+pub mod pool_content;
+pub mod request_guard;
 pub mod sample;
 pub mod setter;
 pub mod text;
-pub mod totals;
-pub mod wire;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -33,11 +33,11 @@ use crate::connect::{self, Target};
 use crate::exit::{Error, Result};
 use crate::facts::process::Running;
 use crate::server::Server;
-use content::Decision;
-use guard::Guard;
+use counters::Counters;
+use pool_content::Decision;
+use request_guard::RequestGuard;
 use sample::{About, Curve, Engine, History, Sampler};
 use setter::Setter;
-use totals::Totals;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// A server that has refused the account is asked again after this time.
@@ -84,11 +84,11 @@ pub struct Seen {
     /// The graph.
     pub history: History,
     /// What was counted so far.
-    pub totals: Totals,
+    pub counters: Counters,
     /// Hit ratios by size.
     pub curve: Curve,
     /// By table and index.
-    pub content: Vec<content::Row>,
+    pub content: Vec<pool_content::Row>,
     /// When the content was read, milliseconds since 1970.
     pub content_at_ms: Option<u64>,
     /// Why there is no content.
@@ -181,7 +181,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         return look(sampler, options, process, &watched).map(|()| ExitCode::SUCCESS);
     }
     let (listener, address) = listen(&options.listen)?;
-    let guard = Guard::new(address, &options.allow_host)?;
+    let guard = RequestGuard::new(address, &options.allow_host)?;
     let mut out = std::io::stdout();
     let about = watched.about();
     let may = match &about.fixed {
@@ -301,7 +301,7 @@ fn look_once(
         seen.error = None;
         seen.looked_at = Some(Instant::now());
         seen.curve = curve;
-        seen.totals = sampler.totals().clone();
+        seen.counters = sampler.counters().clone();
         if let Some(sample) = sample {
             seen.history.push(sample);
         }
@@ -310,8 +310,8 @@ fn look_once(
         return Ok(());
     }
     let engine = sampler.about().engine;
-    if !content::is_costly(engine) {
-        let rows = content::rows(sampler.server(), engine);
+    if !pool_content::is_costly(engine) {
+        let rows = pool_content::rows(sampler.server(), engine);
         let mut seen = watched.seen();
         match rows {
             Ok(rows) => {
@@ -324,7 +324,7 @@ fn look_once(
     }
     let mut decisions_note = None;
     let mut decisions = match engine {
-        Engine::Tidepool => match content::decisions(sampler.server()) {
+        Engine::Tidepool => match pool_content::decisions(sampler.server()) {
             Err(error @ Error::Privilege { .. }) => {
                 decisions_note = Some(error.to_string());
                 Vec::new()
@@ -333,7 +333,7 @@ fn look_once(
         },
         Engine::Innodb => Vec::new(),
     };
-    decisions.extend(options.log.iter().flat_map(|path| content::journal(path)));
+    decisions.extend(options.log.iter().flat_map(|path| pool_content::journal(path)));
     let decisions = newest_first(decisions, watched.setter.progress().log);
     let mut seen = watched.seen();
     (seen.decisions, seen.decisions_note) = (decisions, decisions_note);

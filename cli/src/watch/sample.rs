@@ -10,8 +10,8 @@ use tidepool_governor::signals::Reader;
 use tidepool_governor::{Governor, Signals};
 use tidepool_lab::machine::counters::cpu_seconds;
 
+use super::counters::Counters;
 use super::latency::{Latency, Source};
-use super::totals::Totals;
 use crate::bytes::MIB;
 use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
@@ -152,7 +152,7 @@ pub struct Sampler {
     governor: Governor,
     start: Instant,
     before: Option<Before>,
-    totals: Totals,
+    counters: Counters,
     measured: Measured,
     /// What the server has reserved beside its pools.
     reserve: Reserve,
@@ -236,7 +236,7 @@ impl Sampler {
             governor: Governor::new(),
             start: Instant::now(),
             before: None,
-            totals: Totals::default(),
+            counters: Counters::default(),
             measured: Measured::default(),
             reserve: Reserve::default(),
             about,
@@ -276,7 +276,7 @@ impl Sampler {
         let swap_pages =
             signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
         let cpu_s = self.machine.as_ref().and_then(|(_, process)| cpu_seconds(process.pid));
-        self.totals = Totals::new(self.engine, &status, io, swap_pages, cpu_s);
+        self.counters = Counters::new(self.engine, &status, io, swap_pages, cpu_s);
         let now = Before { at, status, io, asked, swap_pages };
         let sample = self
             .before
@@ -378,8 +378,8 @@ impl Sampler {
     }
 
     /// What was counted up to the last look.
-    pub fn totals(&self) -> &Totals {
-        &self.totals
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The engine's curve, or the measured one.

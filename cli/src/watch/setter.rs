@@ -15,7 +15,7 @@ use crate::exit::{Error, Result};
 use crate::govern::lock;
 use crate::govern::pool::{InnodbPool, PREPARE, Set};
 use crate::govern::probe::{AFTER, Probe};
-use crate::govern::stride::{Direction, Stride};
+use crate::govern::step_size::{Direction, StepSize};
 use crate::server::Server;
 
 /// The most that one step may cost of the queries' work.
@@ -164,7 +164,7 @@ impl Setter {
         let mut pool = InnodbPool::new(Server::connect(target)?)?;
         let probe = Probe::start(target)?;
         probe.attend(true);
-        let mut stride = Stride::new(pool.unit_bytes.max(MIB), MAX_STALL);
+        let mut stride = StepSize::new(pool.unit_bytes.max(MIB), MAX_STALL);
         let mut size = pool.state()?.size_bytes;
         let begin_size = size;
         let mut busy_since = None;

@@ -38,7 +38,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 use tidepool_pool::packed::PackedFile;
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{PageId, Pool, Signal, Steps, page};
+use tidepool_pool::{PageId, Pool, StepRunner, Wakeup, page};
 
 /// Bytes read in a step.
 const PIECE: usize = 1 << 20;
@@ -63,7 +63,7 @@ const NOTE_CRC_AT: usize = NOTE_SIZE - 4;
 #[derive(Default)]
 pub(super) struct Scrub {
     work: Mutex<Work>,
-    signal: Arc<Signal>,
+    signal: Arc<Wakeup>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// A pass was asked for.
     asked: AtomicBool,
@@ -435,8 +435,8 @@ fn is_dirty(pool: &Pool, id: PageId) -> bool {
     is_dirty
 }
 
-fn run(inner: &Weak<Inner>, signal: &Signal) {
-    let mut steps = Steps::new(THREAD);
+fn run(inner: &Weak<Inner>, signal: &Wakeup) {
+    let mut steps = StepRunner::new(THREAD);
     let mut pause = Duration::ZERO;
     while signal.sleep(pause) {
         let Some(inner) = inner.upgrade() else { return };

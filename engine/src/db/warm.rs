@@ -41,7 +41,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{HEATS, PageId, Pool, PoolStats, Signal, Steps, Warmed};
+use tidepool_pool::{HEATS, PageId, Pool, PoolStats, StepRunner, Wakeup, Warmed};
 
 /// After a read of so many pages it rests for as long as the read took, after one of twice as many
 /// for half of that.
@@ -69,7 +69,7 @@ const SLICE_REST: Duration = Duration::from_millis(1);
 pub(super) struct WarmRestart {
     work: Mutex<Work>,
     texts: Mutex<Texts>,
-    signal: Arc<Signal>,
+    signal: Arc<Wakeup>,
     abort: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -426,11 +426,11 @@ impl Inner {
     }
 }
 
-fn run(inner: &Weak<Inner>, signal: &Signal) {
+fn run(inner: &Weak<Inner>, signal: &Wakeup) {
     let mut save_pause = SAVE_FIRST;
     let mut save_at = Instant::now() + save_pause;
     let mut pause = Duration::ZERO;
-    let mut steps = Steps::new(THREAD);
+    let mut steps = StepRunner::new(THREAD);
     while signal.sleep(pause) {
         let Some(inner) = inner.upgrade() else { return };
         let loaded = steps.run(|| inner.step_load()).unwrap_or_else(|_| {

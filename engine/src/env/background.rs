@@ -1,8 +1,8 @@
 //! The environment's threads: the checkpointer, and the log's regular flush.
 //!
 //! They hold the pool and the log, never the environment, so that dropping it ends them. A step
-//! that panics is logged and repeated after a pause ([`Steps`]); if it was about to write the log,
-//! the log has failed for good.
+//! that panics is logged and repeated after a pause ([`StepRunner`]); if it was about to write the
+//! log, the log has failed for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_pool::storage::Storage;
-use tidepool_pool::{Lsn, Pool, Signal, Steps};
+use tidepool_pool::{Lsn, Pool, StepRunner, Wakeup};
 
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
@@ -122,8 +122,8 @@ impl Checkpointer {
 /// The threads, if there are any.
 #[derive(Default)]
 pub struct Background {
-    checkpoints: Arc<Signal>,
-    flushes: Arc<Signal>,
+    checkpoints: Arc<Wakeup>,
+    flushes: Arc<Wakeup>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     runs: AtomicBool,
     /// The checkpointer's last step panicked.
@@ -143,7 +143,7 @@ impl Background {
         let (signal, panicked) = (self.checkpoints.clone(), self.panicked.clone());
         let checkpoints = move || {
             let mut last = Instant::now();
-            let mut steps = Steps::new(CHECKPOINTER);
+            let mut steps = StepRunner::new(CHECKPOINTER);
             loop {
                 let elapsed = last.elapsed();
                 last = Instant::now();
@@ -163,7 +163,7 @@ impl Background {
         };
         let signal = self.flushes.clone();
         let flushes = move || {
-            let mut steps = Steps::new(FLUSHER);
+            let mut steps = StepRunner::new(FLUSHER);
             while signal.sleep(flush_interval) {
                 if let Err(pause) = steps.run(|| report("log flush", redo.flush_regularly())) {
                     signal.rest(pause);

@@ -41,7 +41,7 @@ use tidepool_governor::journal::Entry;
 use tidepool_governor::kernel::Root;
 use tidepool_governor::trigger::Bell;
 use tidepool_governor::{Decision, Governor, Journal, Policy, PoolState, Reader, Signal, Signals};
-use tidepool_pool::{EXTENT_BYTES, Haste, Pool, ResizeState};
+use tidepool_pool::{EXTENT_BYTES, Pool, ResizeState, ShrinkUrgency};
 
 use crate::error::{Error, Result};
 use budget::Budget;
@@ -392,16 +392,16 @@ impl Control {
                 Signal::Ceiling if is_return => {
                     decision.signal = Signal::Surplus;
                     decision.reason = self.returning.why().to_owned();
-                    Haste::AtLeisure
+                    ShrinkUrgency::Background
                 }
                 Signal::Ceiling if is_budget => {
                     decision.signal = Signal::Budget;
                     decision.reason = self.budget.reason(self.options.budget_bytes);
                     // What the rest of the engine has taken is gone already.
-                    Haste::Pressing
+                    ShrinkUrgency::Immediate
                 }
-                Signal::Ceiling | Signal::Floor => Haste::AtLeisure,
-                _ => Haste::Pressing,
+                Signal::Ceiling | Signal::Floor => ShrinkUrgency::Background,
+                _ => ShrinkUrgency::Immediate,
             };
             let signal = decision.signal;
             self.note(at, decision);
@@ -415,7 +415,7 @@ impl Control {
         }
         if self.changing_since.is_some() && self.is_short(pool) {
             // A shrink to the user's ceiling may take its time no longer.
-            pool.set_size(self.target_bytes, Haste::Pressing);
+            pool.set_size(self.target_bytes, ShrinkUrgency::Immediate);
         }
         self.log.flush(at);
     }

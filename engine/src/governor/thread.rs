@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tidepool_governor::cgroup::Version;
 use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
-use tidepool_pool::Steps;
+use tidepool_pool::StepRunner;
 
 use super::PoolGovernor;
 
@@ -97,7 +97,7 @@ impl Seen {
 fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
     let started = Instant::now();
     let mut waiter = Waiter::new(bell);
-    let mut steps = Steps::new(THREAD);
+    let mut steps = StepRunner::new(THREAD);
     if let Some(governor) = governor.upgrade() {
         governor.pool.priority().raise();
         // Without a trigger it polls.

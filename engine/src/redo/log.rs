@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
-use tidepool_pool::{Lsn, survive};
+use tidepool_pool::{Lsn, catch_panic};
 
 use super::full_disk::FullDisk;
 use super::group::{Group, Role};
@@ -502,7 +502,7 @@ impl RedoLog {
     pub(super) fn or_fail<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         const WHAT: &str = "a write of the redo log";
         let bug = || Err(Error::Storage(format!("{WHAT} panicked")));
-        survive(WHAT, body).unwrap_or_else(bug).map_err(|error| self.fail(error))
+        catch_panic(WHAT, body).unwrap_or_else(bug).map_err(|error| self.fail(error))
     }
 
     /// Makes `error` the reason why writing has stopped, and wakes who waits for room.

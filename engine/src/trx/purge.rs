@@ -37,7 +37,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
-use tidepool_pool::Steps;
+use tidepool_pool::StepRunner;
 
 use super::purge_overwrite::{Deletion, Walk, Walked};
 use super::system::TrxSystem;
@@ -402,13 +402,13 @@ impl TrxSystem {
 /// it is tried must not keep purge from its work.
 struct Duty {
     go: fn(&TrxSystem) -> bool,
-    steps: Steps,
+    steps: StepRunner,
     rests_until: Instant,
 }
 
 impl Duty {
     fn new(go: fn(&TrxSystem) -> bool) -> Duty {
-        Duty { go, steps: Steps::new(THREAD), rests_until: Instant::now() }
+        Duty { go, steps: StepRunner::new(THREAD), rests_until: Instant::now() }
     }
 
     /// Whether there is more to do.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use super::registry::clean_list;
 use crate::error::{Error, Result};
-use crate::hidden;
+use crate::subprocess;
 
 /// Keeps the pipe open. Dropped, it waits until the janitor has ended.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ impl Janitor {
     /// # Errors
     /// If this program can't be run again.
     pub fn start(list: &Path) -> Result<Janitor> {
-        let child = Command::new(hidden::own_program()?)
-            .args([hidden::JANITOR.as_ref(), list.as_os_str()])
+        let child = Command::new(subprocess::own_program()?)
+            .args([subprocess::JANITOR.as_ref(), list.as_os_str()])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::ballast::Ballast;
 use super::counters::resident_bytes;
 use crate::error::Result;
-use crate::hidden;
 use crate::process::spawn_tied;
+use crate::subprocess;
 
 /// How often the neighbour follows its schedule.
 const STEP: Duration = Duration::from_millis(50);
@@ -93,9 +93,9 @@ impl Neighbour {
     /// # Errors
     /// If this program can't be run again.
     pub fn start(pattern: Pattern, peak_bytes: u64, cgroup_procs: &[PathBuf]) -> Result<Neighbour> {
-        let mut command = Command::new(hidden::own_program()?);
+        let mut command = Command::new(subprocess::own_program()?);
         command
-            .args([hidden::NEIGHBOUR, &pattern.to_argument(), &peak_bytes.to_string()])
+            .args([subprocess::NEIGHBOUR, &pattern.to_argument(), &peak_bytes.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         Ok(Neighbour { child: spawn_tied(&mut command, cgroup_procs)? })

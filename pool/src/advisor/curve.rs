@@ -23,10 +23,10 @@
 
 use std::time::Duration;
 
+use crate::access_sampling::{Event, Sample, Touch};
 use crate::error::Result;
 use crate::pool::reserve_of;
 use crate::replacement::{Access, ReplacementConfig, Request, Simulation};
-use crate::tap::{Event, Sample, Touch};
 
 /// Frames of a miniature simulation, where costs permit.
 pub(super) const FRAMES: f64 = 1024.0;
@@ -76,8 +76,8 @@ struct Lately {
 /// How long a turn of [`Lately`] takes, in seconds.
 const LATELY: f64 = 30.0;
 
-/// Which pages were asked for just now. Whoever asks for one of them again is sure of a hit at
-/// every size, so the simulations need not hear of it: the root of a tree would else be all they
+/// Which pages were asked for just now. A thread that asks for one of them again is sure of a hit
+/// at every size, so the simulations need not hear of it: the root of a tree would else be all they
 /// hear of. (They hear often enough of a page that is asked for all the time to take it for the
 /// hottest.)
 struct Recent {
@@ -229,7 +229,7 @@ impl Curve {
         self.points.iter().map(|point| point.sample).max().unwrap_or(Sample::NONE)
     }
 
-    /// Tells the pool's size now. Costs nothing if it has not changed.
+    /// Sets the pool's present size. Costs nothing if it has not changed.
     pub(super) fn set_present(&mut self, frames: u32) -> Result<()> {
         let present = frames as f64;
         if present == self.present {
@@ -332,7 +332,7 @@ impl Curve {
         }
     }
 
-    /// Tells how many requests the pool had in the last `seconds`, sampled or not, and how many
+    /// Adds how many requests the pool had in the last `seconds`, sampled or not, and how many
     /// of the sampled were dropped on the way for each that arrived.
     pub(super) fn account(
         &mut self,
@@ -493,7 +493,7 @@ impl Curve {
     }
 }
 
-/// The event as a policy is told of it.
+/// The event as a policy sees it.
 pub(super) fn request_of(event: &Event) -> Request {
     let access = if event.touch == Touch::Scan { Access::Scan } else { Access::Normal };
     let at_ms = (event.at_us / 1000) as u32;

@@ -1,11 +1,11 @@
-//! The advisor: what another size of the pool would bring, from what the tap hears.
+//! The advisor: what another size of the pool would bring, from sampled accesses.
 //!
-//! A background thread drains the tap some ten times a second, lets the replacement policy learn
-//! from the sample, and brings the miss-ratio curve (`curve`) up to date. Oracle's name for what
-//! comes out is `V$DB_CACHE_ADVICE`.
+//! A background thread drains the sampler some ten times a second, lets the replacement policy
+//! learn from the sample, and brings the miss-ratio curve (`curve`) up to date. Oracle's name for
+//! what comes out is `V$DB_CACHE_ADVICE`.
 //!
 //! Locking: the state's mutex is taken by the background thread and by who asks for advice, never
-//! with a latch in hand; under it, the tap's consumer and the policy's mutex.
+//! with a latch in hand; under it, the sampler's consumer and the policy's mutex.
 
 mod curve;
 mod replay;
@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 
 use self::curve::{Curve, Saved, request_of};
 pub use self::replay::{Comparison, compare};
+use crate::access_sampling::{Event, Sample, now_us};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::replacement::{ReplacementConfig, Request};
-use crate::tap::{Event, Sample, now_us};
 
 /// The sizes that advice is given for, relative to the present one.
 pub const SIZE_FACTORS: [f64; 9] = [0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0];
@@ -64,7 +64,7 @@ impl Advice {
     }
 }
 
-/// Reads that are worth memory: so many a second saved are, whatever share of all they are, …
+/// Reads that are worth memory: this many saved a second are, whatever share of all they are, …
 const SAVED_PER_SECOND: f64 = 10.0;
 /// … or a tenth of that, if it is this share of all reads.
 const SAVED_SHARE: f64 = 0.01;
@@ -115,7 +115,7 @@ pub(crate) struct Advisor {
 
 struct State {
     curve: Curve,
-    /// The pool's counter of requests, and the time, when the tap was last drained.
+    /// The pool's counter of requests, and the time, when the sampler was last drained.
     requests: u64,
     at_us: u64,
     wants_more: bool,
@@ -150,7 +150,7 @@ impl Advisor {
 }
 
 impl Pool {
-    /// Takes in what the tap heard since the last time: for a pool without background threads.
+    /// Takes in what was sampled since the last time: for a pool without background threads.
     pub fn run_advisor_step(&self) {
         self.run_recorder_step();
         if let Err(error) = self.advise() {
@@ -180,7 +180,7 @@ impl Pool {
             return Ok(());
         }
         state.events.clear();
-        let drained = self.taps.advisor.drain(&mut state.events);
+        let drained = self.samplers.advisor.drain(&mut state.events);
         let (requests, now) = (self.counters.read_requests.sum(), now_us(&self.clock));
         let (asked, elapsed_us) = (requests - state.requests, now.saturating_sub(state.at_us));
         if asked == 0 && state.events.is_empty() && elapsed_us < 1_000_000 {
@@ -205,9 +205,9 @@ impl Pool {
         let dropped =
             drained.dropped as f64 / (drained.dropped + drained.events as u64).max(1) as f64;
         state.curve.account(asked, dropped, elapsed_us as f64 / 1e6)?;
-        if state.curve.sample() != self.taps.advisor.sample() {
-            self.taps.advisor.set_sample(state.curve.sample());
-            self.taps.set_bound();
+        if state.curve.sample() != self.samplers.advisor.sample() {
+            self.samplers.advisor.set_sample(state.curve.sample());
+            self.samplers.set_bound();
         }
         self.note_wish(state);
         Ok(())
@@ -231,11 +231,11 @@ impl Pool {
         state.curve = Curve::new(&state.curve.config(), self.frames().limit())?;
         state.enabled = enabled;
         state.wants_more = false;
-        self.taps.advisor.drain(&mut Vec::new());
+        self.samplers.advisor.drain(&mut Vec::new());
         (state.requests, state.at_us) = (self.counters.read_requests.sum(), now_us(&self.clock));
         let sample = if enabled { state.curve.sample() } else { Sample::NONE };
-        self.taps.advisor.set_sample(sample);
-        self.taps.set_bound();
+        self.samplers.advisor.set_sample(sample);
+        self.samplers.set_bound();
         Ok(())
     }
 
@@ -306,6 +306,6 @@ impl Pool {
 
     /// Memory that hearing of accesses takes, beyond the pool's frames.
     pub fn tap_memory_bytes(&self) -> u64 {
-        self.taps.memory_bytes()
+        self.samplers.memory_bytes()
     }
 }

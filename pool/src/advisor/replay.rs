@@ -2,9 +2,9 @@
 
 use super::SIZE_FACTORS;
 use super::curve::{Curve, holding, request_of};
+use crate::access_sampling::{Event, Touch};
 use crate::error::Result;
 use crate::replacement::{ReplacementConfig, Simulation};
-use crate::tap::{Event, Touch};
 use crate::trace::{Trace, TraceRequest};
 
 /// Prediction and truth at one size.
@@ -58,7 +58,7 @@ pub fn compare(
         .collect()
 }
 
-/// Feeds the curve as the tap and the background thread would.
+/// Feeds the curve as the sampler and the background thread would.
 fn feed(curve: &mut Curve, events: &[Event]) -> Result<()> {
     let steps = events.chunk_by(|a, b| a.at_us / STEP_US == b.at_us / STEP_US);
     let mut heard = Vec::new();

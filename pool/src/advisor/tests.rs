@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use super::curve::REQUESTS_PER_SECOND_MAX;
 use super::*;
+use crate::access_sampling::Touch;
 use crate::page::{Lsn, PageId, PageSize};
 use crate::pool::PoolConfig;
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::statement;
 use crate::storage::{SimStorage, Storage};
-use crate::tap::Touch;
 use crate::test_files;
 use crate::trace::{Trace, TraceRequest};
 
@@ -84,7 +84,7 @@ fn predictions_are_near_what_the_whole_policy_does() {
         let worst = errors().fold(0.0, f64::max);
         assert!(mean <= 0.015 && worst <= 0.04, "{name}: mean {mean:.4}, {rows:#?}");
         let span = rows[8].measured - rows[0].measured;
-        assert!(span > 0.08, "{name} tells sizes apart: {span}");
+        assert!(span > 0.08, "{name} distinguishes sizes: {span}");
     }
 }
 
@@ -240,7 +240,7 @@ fn more_memory_is_wanted_while_it_would_be_used() {
     read(&fits, &space, 30, || random.below(600) as u32);
     assert!(!fits.advice().wants_more());
 
-    // Pages that are never read twice: at first nobody can know, then no.
+    // Pages that are never read twice: at first that can't be known, then no.
     let (streams, space) = pool(60_000);
     // Not among the pages that were just made.
     let mut position = 5000;

@@ -20,7 +20,7 @@
 //!   nothing is written any more; the pool goes on serving what it has and can read, and the log
 //!   learns of it ([`WriteAhead::storage_failed`](crate::WriteAhead::storage_failed)).
 //! - A panic (a bug): where the disk was being asked for something, that counts as failed. Anywhere
-//!   else the panic goes on to whoever called, and the pages left in flight are dirty as before
+//!   else the panic goes on to the caller, and the pages left in flight are dirty as before
 //!   ([`Batch`]).
 
 use std::collections::BTreeSet;
@@ -98,7 +98,7 @@ pub(super) struct Copied {
     pub(super) space: Arc<Space>,
 }
 
-/// The pages in flight. Nobody else can write, move or evict them until each is completed: by
+/// The pages in flight. No other thread can write, move or evict them until each is completed: by
 /// [`Batch::complete`], or as not written when this is dropped, be it by a panic.
 struct Batch<'a> {
     pool: &'a Pool,
@@ -159,7 +159,7 @@ impl Pool {
         self.keep_up();
         match &result {
             Err(error) => self.note_write_error(error.clone()),
-            // Else whoever starves for another reason, be it days later, would be told of this one.
+            // Else a thread that starves for another reason, days later, would report this error.
             Ok(1..) if errors() == errors_before && flusher.unwritten.is_empty() => {
                 *self.last_write_error.lock() = None;
             }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::batch::{Copied, slot_range};
+use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::mirror::Mirror;
 use crate::page::PageSize;
 use crate::pool::Pool;
-use crate::step::survive;
 use crate::storage::IoOp;
 
 const WRITE: &str = "a write of second copies";
@@ -43,7 +43,7 @@ impl Pool {
         if ops.is_empty() {
             return Ok(());
         }
-        let ran = survive(WRITE, || self.storage.run_batch(&mut ops)).is_some();
+        let ran = catch_panic(WRITE, || self.storage.run_batch(&mut ops)).is_some();
         let mut mirrors: BTreeMap<u32, &Mirror> = BTreeMap::new();
         for (&at, op) in mirrored.iter().zip(ops) {
             match op.result {
@@ -59,7 +59,7 @@ impl Pool {
         for (space, mirror) in mirrors {
             // After a panic it is not known whether the file was synced, and a second sync might
             // lie.
-            let synced = survive(SYNC, || mirror.file().sync_data().map_err(Error::from));
+            let synced = catch_panic(SYNC, || mirror.file().sync_data().map_err(Error::from));
             let synced = synced.unwrap_or(Err(Error::Panicked(SYNC)));
             for &at in mirrored.iter().filter(|at| pages[**at].id.space == space) {
                 match &synced {

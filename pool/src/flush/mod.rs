@@ -6,8 +6,8 @@
 //! | the coldest | frames that queries want, or a shrink | the cleaner, the resize |
 //! | all of a space, all of the pool | closing it | [`Pool::flush_space`], [`Pool::flush_all`] |
 //!
-//! What nobody waits for is written at a [pace](crate::pace). How a batch of pages goes to disk,
-//! and what is done when that fails, is in `batch`, `packed` and
+//! Pages that no thread waits for are written at the [pace of scans](crate::scan_throttle). How a
+//! batch of pages goes to disk, and what is done when that fails, is in `batch`, `packed` and
 //! `mirrors`.
 //!
 //! Locking: the flusher's mutex is held for one batch; under it, page latches are only tried.
@@ -111,7 +111,7 @@ impl Pool {
                 (idle_since, tries) = (Instant::now(), 0);
                 continue;
             }
-            // Without threads nobody will ever give the latch back.
+            // Without threads the latch is never given back.
             tries += 1;
             let given_up = match self.background.runs() {
                 true => idle_since.elapsed() > PATIENCE,
@@ -144,7 +144,7 @@ impl Pool {
         Ok(written)
     }
 
-    /// Whether so much is dirty that some pages must be written though neither frames nor log run
+    /// Whether the share of dirty pages demands writes though neither frames nor log run
     /// short.
     fn is_too_dirty(&self) -> bool {
         self.dirty_exceeds(DIRTY_PCT_PRESSING)
@@ -152,8 +152,8 @@ impl Pool {
     }
 
     fn dirty_exceeds(&self, pct: u64) -> bool {
-        let frames = match self.resize.leisure.is_taken() {
-            // In a shrink without haste, frames that are still to be given back count as before.
+        let frames = match self.resize.throttle.is_on() {
+            // In a shrink without urgency, frames that are still to be given back count as before.
             true => self.frames().limit().max(self.frames().started()),
             false => self.frames().limit(),
         };
@@ -163,15 +163,15 @@ impl Pool {
 
     /// How long the cleaner rests before it goes on, if too much is dirty.
     pub(crate) fn rest_of_cleaner(&self) -> Option<Duration> {
-        let rest = self.resize.leisure.rest_of_cleaner()?;
+        let rest = self.resize.throttle.rest_of_cleaner()?;
         self.dirty_exceeds(DIRTY_PCT_MAX).then_some(rest)
     }
 
-    /// Whether the cleaner leaves alone what nobody waits for. Not while a shrink presses, nor
+    /// Whether the cleaner rests from pages that no thread waits for. Not in an urgent shrink, nor
     /// without threads.
     fn cleaner_rests(&self) -> bool {
-        let pressed = self.frames().debt() > 0 && !self.resize.leisure.is_taken();
-        self.background.runs() && !pressed && self.resize.leisure.cleaner_rests()
+        let pressed = self.frames().debt() > 0 && !self.resize.throttle.is_on();
+        self.background.runs() && !pressed && self.resize.throttle.cleaner_rests()
     }
 
     /// Writes dirty pages among the coldest, which a shrink is about to evict.
@@ -186,14 +186,14 @@ impl Pool {
         self.at_its_pace(|| self.flush_for_frames(&frames))
     }
 
-    /// Writes what nobody waits for. Afterwards the cleaner rests from such writes, the longer the
-    /// more queries wait for the disk.
+    /// Writes pages that no thread waits for. Then the cleaner rests from such writes, the longer
+    /// the more queries wait for the disk.
     fn at_its_pace(&self, write: impl FnOnce() -> Result<usize>) -> Result<usize> {
         let began = Instant::now();
         let written = write();
         let now = Instant::now();
-        let rest = self.pace.rest_after_writing(now - began, now);
-        self.resize.leisure.cleaner_rests_until(now + rest);
+        let rest = self.scan_throttle.rest_after_writing(now - began, now);
+        self.resize.throttle.cleaner_rests_until(now + rest);
         written
     }
 

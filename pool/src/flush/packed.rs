@@ -6,12 +6,12 @@ use tidepool_store::packed::{self, Image, PackedFile, Prepared, Stream, Threads}
 
 use super::Cause;
 use super::batch::{Copied, slot_range};
+use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::page::{PageId, PageSize};
 use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
-use crate::step::survive;
 use crate::tier::Origin;
 
 impl Pool {
@@ -25,7 +25,7 @@ impl Pool {
         cause: Cause,
     ) -> Vec<Result<()>> {
         const WRITE: &str = "a write of packed pages";
-        let written = survive(WRITE, || {
+        let written = catch_panic(WRITE, || {
             let images: Vec<Image> = pages
                 .iter()
                 .map(|page| self.image_of(page.id, &buffer[slot_range(page_size, page.slot)]))

@@ -12,16 +12,16 @@
 //! parts by it.
 //!
 //! Locking: memory is prepared and released without the mutex, while the extent is `starting` or
-//! `leaving` and hence nobody else's. Only [`Frames::commit`] for the extent that a miss waits for
-//! is called under it.
+//! `leaving` and hence no other thread's. Only [`Frames::commit`] for the extent that a miss waits
+//! for is called under it.
 
 use std::io;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
 use super::extents::Survey;
-use super::{EXTENT_BYTES, Frames};
-use crate::mapping::Accounting;
+use super::{EXTENT_BYTES, Extent, Frames};
+use crate::mapping::{Accounting, Zeroable};
 
 /// Extents prepared ahead of need, at most: 8 MiB are what a fast disk fills while a thread is
 /// woken.
@@ -29,6 +29,9 @@ const AHEAD_EXTENTS: u32 = 4;
 
 /// The kernel's pages.
 const MEMORY_PAGE_BYTES: usize = 4096;
+
+// SAFETY: integers, and an enum of which zero is a variant.
+unsafe impl Zeroable for Extent {}
 
 impl Frames {
     /// Lets a vacant extent be written. False: the kernel refuses.
@@ -55,7 +58,7 @@ impl Frames {
     /// Gives a committed extent's memory back.
     ///
     /// # Safety
-    /// Nobody has a reference into the extent, but racy readers.
+    /// No thread has a reference into the extent, except racy readers.
     unsafe fn release(&self, extent: u32) -> io::Result<()> {
         let offset = self.offset_of(extent);
         // SAFETY: by the caller's promise.
@@ -85,8 +88,8 @@ impl Frames {
         }
     }
 
-    /// What each extent holds that is not vacant. The mutex is let go of in between, so that nobody
-    /// waits long for a frame; so the whole is no snapshot.
+    /// What each extent holds that is not vacant. The mutex is released in between, so that no
+    /// thread waits long for a frame; so the whole is no snapshot.
     pub(crate) fn survey(&self) -> Vec<Survey> {
         /// Extents looked at under one hold of the mutex.
         const AT_ONCE: u32 = 512;
@@ -110,7 +113,7 @@ impl Frames {
         self.publish(&free.extents);
     }
 
-    /// Whether no frame is taken from the extent, because it is to be given back.
+    /// Whether no frame is taken from the extent, because it will be given back.
     pub(crate) fn is_draining(&self, extent: u32) -> bool {
         self.free.lock().extents.is_draining(extent)
     }
@@ -129,7 +132,7 @@ impl Frames {
             return Ok(false);
         }
         // SAFETY: all frames of the extent are free, and none is taken while it is leaving; so
-        // nobody has a page word that names one of them latched, and without that nobody but
+        // no thread has a page word latched that names one of them, and without that no thread but
         // optimistic readers looks at a frame. Those read atomics, may find zeroes as they may find
         // anything, and don't believe it: their page left the frame, so its word has changed.
         let released = unsafe { self.release(extent) };
@@ -194,8 +197,8 @@ impl Frames {
         released.map(|()| false)
     }
 
-    /// Touches the memory of a frame in transit, or in a starting extent, so that whoever fills it
-    /// under a latch meets no page fault.
+    /// Touches the memory of a frame in transit, or in a starting extent, so that the thread that
+    /// fills it under a latch meets no page fault.
     pub(crate) fn touch(&self, frame: u32) {
         // As at every first store into a frame: an optimistic reader of the page that it held
         // before must, if it sees this store, also see that page's word changed.

@@ -69,7 +69,7 @@ pub(crate) enum ExtentState {
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     state: ExtentState,
-    /// Its first so many frames are started.
+    /// How many of its frames are started, from the first.
     started: u16,
     /// How many of them are free.
     free: u16,
@@ -324,7 +324,7 @@ impl Extents {
     }
 
     /// A vacant extent to prepare, if there is room for all of its frames. Until `finish_start` or
-    /// `cancel_start` nobody but the caller touches its memory.
+    /// `cancel_start` only the caller touches its memory.
     pub(crate) fn begin_start(&mut self) -> Option<u32> {
         if self.room() < self.frames_per_extent {
             return None;
@@ -395,9 +395,9 @@ impl Extents {
         }
     }
 
-    /// Marks a draining extent as about to be given back, if all its frames are free: then nobody
-    /// but the caller touches its memory until `given_back` or `reopen`. False too if it is open
-    /// again meanwhile.
+    /// Marks a draining extent as about to be given back, if all its frames are free: then no
+    /// thread but the caller touches its memory until `given_back` or `reopen`. False too if it is
+    /// open again meanwhile.
     pub(crate) fn leave(&mut self, number: u32) -> bool {
         let extent = &mut self.extents[number as usize];
         if extent.state != ExtentState::Draining || extent.free < extent.started {

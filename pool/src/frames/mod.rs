@@ -8,11 +8,11 @@
 //! faults: it may read zeroes.
 //!
 //! Where the kernel counts [what may be written](crate::mapping), every run of extents in use, and
-//! every hole between two runs, is a mapping of its own: at worst one for every 2 MiB, of which the
+//! every hole between two runs, is a separate mapping: at worst one for every 2 MiB, of which the
 //! kernel allows 65,530 as a rule.
 //!
-//! A frame is *free* (on the list; no page; nobody touches it), *in use* (some page word names it;
-//! its bytes belong to whoever holds that word's latch), or *in transit*: owned by the one thread
+//! A frame is *free* (on the list; no page; untouched), *in use* (some page word names it;
+//! its bytes belong to the holder of that word's latch), or *in transit*: owned by the one thread
 //! that took it off the list, or that evicted its page, until that thread installs or gives it
 //! back.
 //!
@@ -52,7 +52,7 @@ use crate::error::{Error, Result};
 use crate::latch::MAX_FRAMES;
 use crate::mapping::{Accounting, Mapping, ZeroedArray};
 use crate::page::PageSize;
-use crate::view::RacyBytes;
+use crate::page_view::RacyBytes;
 use tidepool_store::LogThrottle;
 
 /// Bytes of an extent, the unit in which a pool takes memory and gives it back: a huge page of

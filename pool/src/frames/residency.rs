@@ -3,14 +3,14 @@
 //! A frame is in swap if any part of it is. What was never touched looks the same, but a frame that
 //! has held a page was.
 //!
-//! Locking: none. Where a page is changes at any moment, so what is told is a hint.
+//! Locking: none. Where a page is changes at any moment, so the answer is a hint.
 
 use std::sync::atomic::{Ordering, fence};
 
 use super::{EXTENT_BYTES, Frames};
 
 impl Frames {
-    /// Whether memory of the machine, whoever's, is in swap; else none of the frames' is.
+    /// Whether memory of any process is in swap; else none of the frames' is.
     pub(crate) fn may_be_in_swap(&self) -> bool {
         let info = rustix::system::sysinfo();
         info.totalswap > info.freeswap
@@ -33,14 +33,14 @@ impl Frames {
         (0..per_extent).filter(is_out).map(|frame| first + frame as u32).collect()
     }
 
-    /// Lets the kernel forget what a frame in transit holds, so that whoever fills it does not wait
-    /// for that to come from swap. Best effort: the kernel refuses for a frame smaller than its own
-    /// pages, or locked.
+    /// Lets the kernel forget what a frame in transit holds, so that the thread that fills it does
+    /// not wait for that to come from swap. Best effort: the kernel refuses for a frame smaller
+    /// than its own pages, or locked.
     pub(crate) fn forget(&self, frame: u32) {
         // As at every first store into a frame: see `touch`.
         fence(Ordering::Release);
         let offset = self.offset_of_frame(frame);
-        // SAFETY: the caller has the frame in transit, so nobody but optimistic readers looks at
+        // SAFETY: the caller has the frame in transit, so only optimistic readers look at
         // it. They may find zeroes, as they may find anything, and don't believe it: the page left
         // the frame, so its word has changed.
         let _ = unsafe { self.memory.discard(offset, self.page_size.bytes()) };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::mapping::charged_bytes;
-use crate::view::PageView;
+use crate::page_view::PageView;
 
 #[test]
 fn frames_are_aligned_distinct_and_limited() {
@@ -128,7 +128,7 @@ fn a_refused_extent_is_asked_for_again_when_there_is_reason() {
     let frames = frames.unwrap();
     frames.refuse.store(true, Ordering::Relaxed);
     assert_eq!((frames.take(), frames.available(), frames.limit()), (None, 0, 40 * 128));
-    assert!(!frames.wants_extent(), "nobody is woken for nothing");
+    assert!(!frames.wants_extent(), "no thread is woken for nothing");
     frames.forget_refusal();
     assert!(frames.wants_extent() && !frames.start_extent().unwrap());
     assert!(frames.is_refused());

@@ -1,9 +1,9 @@
 //! How others get a page: shared, exclusive, optimistically, as a new one, or ahead of time.
 
 use crate::error::Result;
-use crate::guard::{ExclusiveGuard, OptimisticGuard, Place, SharedGuard, place};
 use crate::latch::PageWord;
 use crate::page::{self, Lsn, PageId};
+use crate::page_guard::{ExclusiveGuard, OptimisticGuard, PageRef, SharedGuard, place};
 use crate::pool::Pool;
 use crate::pool::load::Load;
 use crate::replacement::Access;
@@ -15,11 +15,11 @@ use crate::sync::Wants;
 const PREFETCH_MAX: usize = 1024;
 
 impl Pool {
-    /// Counts an access to a page that is there or will be loaded, and lets the tap hear of it.
+    /// Counts an access to a page that is there or will be loaded, and shows it to the samplers.
     #[inline]
     fn note_access(&self, space: &Space, no: u32, hint: Access) {
         self.counters.read_requests.increment();
-        if self.taps.access(PageId::new(space.id(), no), hint, &self.clock) {
+        if self.samplers.access(PageId::new(space.id(), no), hint, &self.clock) {
             self.background.wake_advisor();
         }
     }
@@ -27,7 +27,7 @@ impl Pool {
     /// The same, of a page made anew.
     fn note_created(&self, space: &Space, no: u32) {
         self.counters.read_requests.increment();
-        if self.taps.created(PageId::new(space.id(), no), &self.clock) {
+        if self.samplers.created(PageId::new(space.id(), no), &self.clock) {
             self.background.wake_advisor();
         }
     }
@@ -119,7 +119,7 @@ impl Pool {
         no: u32,
         hint: Access,
         wants: Wants,
-    ) -> Option<Place<'a>> {
+    ) -> Option<PageRef<'a>> {
         let word = space.existing_word(no)?;
         let frame = word.try_lock(wants).ok()?.latched_frame();
         self.note_access(space, no, hint);
@@ -160,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// A page made anew: all zeroes but for its address in the header, whatever it held before.
+    /// A page made anew: all zeroes except its address in the header, whatever it held before.
     /// Nothing is read. If the guard is dropped without [`Pool::mark_dirty`], a page that was not
     /// resident before is not resident after.
     pub fn new_page<'a>(&'a self, space: &'a Space, no: u32) -> Result<ExclusiveGuard<'a>> {
@@ -189,7 +189,7 @@ impl Pool {
 
     /// A new page's guard went without the page having been marked dirty.
     #[cold]
-    pub(crate) fn abandon_new(&self, place: Place<'_>) {
+    pub(crate) fn abandon_new(&self, place: PageRef<'_>) {
         self.replacement.remove(place.frame);
         self.vacate(place.word, place.frame);
         self.frames.give(place.frame);

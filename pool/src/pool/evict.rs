@@ -75,8 +75,8 @@ impl Pool {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
-        // In a shrink pages are evicted that would have stayed: whoever waits for one of them waits
-        // for the resize.
+        // In a shrink pages are evicted that would have stayed: a thread that waits for one of them
+        // waits for the resize.
         let began = (self.frames.debt() > 0).then(Instant::now);
         if !self.replacement.was_accessed(frame) {
             count(&self.counters.read_ahead_evicted);

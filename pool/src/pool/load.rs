@@ -1,20 +1,20 @@
 //! Pages loaded: put into a frame, read from their file, verified; and taken out again.
 //!
-//! A page being loaded is exclusively latched from [`Pool::install`] on, so nobody sees it half
+//! A page being loaded is exclusively latched from [`Pool::install`] on, so no thread sees it half
 //! read; who fails to fill it, be it by a panic, takes it out again with [`Pool::abandon`].
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::latch::PageWord;
-use crate::pace::Pace;
 use crate::page::{self, PageId};
 use crate::pool::Pool;
 use crate::replacement::Access;
+use crate::scan_throttle::ScanThrottle;
 use crate::space::Space;
 use crate::stats::{count, count_time, note_read};
-use crate::step::survive;
 use crate::tier::Origin;
 
 /// Outcome of [`Pool::load`].
@@ -111,7 +111,7 @@ impl Pool {
             }
             read
         };
-        if let Err(error) = survive(READ, read).unwrap_or(Err(Error::Panicked(READ))) {
+        if let Err(error) = catch_panic(READ, read).unwrap_or(Err(Error::Panicked(READ))) {
             count(&self.counters.read_errors);
             self.forget_image(space, no);
             self.abandon(word, frame);
@@ -120,8 +120,8 @@ impl Pool {
         if !is_in_tier {
             let took = began.elapsed();
             match hint.is_for_scan() {
-                true => self.pace.scan_read(took),
-                false => self.pace.query_waited(took),
+                true => self.scan_throttle.scan_read(took),
+                false => self.scan_throttle.query_waited(took),
             }
             count(&self.counters.reads);
             count_time(&self.counters.reads_us, took);
@@ -167,18 +167,18 @@ impl Pool {
     }
 
     /// Rests as a scan does that has worked for `work` until now, while queries wait for the disk:
-    /// on behalf of whoever reads files past the pool.
+    /// on behalf of a thread that reads files past the pool.
     pub fn let_queries_read_after(&self, work: Duration) {
         self.let_queries_read(|pace, now| pace.rest_after(work, now));
     }
 
-    /// Rests as long as the [`Pace`] says, on behalf of a scan. Without threads nobody else could
-    /// read meanwhile.
-    pub(crate) fn let_queries_read(&self, rest: impl Fn(&Pace, Instant) -> Duration) {
+    /// Rests as long as the [`ScanThrottle`] says, on behalf of a scan. Without threads no other
+    /// could read meanwhile.
+    pub(crate) fn let_queries_read(&self, rest: impl Fn(&ScanThrottle, Instant) -> Duration) {
         if !self.background.runs() || self.background.is_stopping() {
             return;
         }
-        let rest = rest(&self.pace, Instant::now());
+        let rest = rest(&self.scan_throttle, Instant::now());
         if rest > Duration::ZERO {
             self.counters.scan_rests_us.fetch_add(rest.as_micros() as u64, Ordering::Relaxed);
             std::thread::sleep(rest);

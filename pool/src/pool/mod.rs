@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::access_sampling::{self, AccessSamplers};
 use crate::advisor::Advisor;
 use crate::background::Background;
 use crate::dirty::DirtyQueue;
@@ -42,15 +43,14 @@ use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::{Flusher, PageCompression};
 use crate::frames::Frames;
 use crate::mapping::Accounting;
-use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
 use crate::resize::Resize;
+use crate::scan_throttle::ScanThrottle;
 use crate::space::Space;
 use crate::stats::{Counters, PoolStats, ThreadWork};
 use crate::storage::Storage;
-use crate::tap::{self, Taps};
 use crate::tier::{CompressedTier, Tier};
 use crate::trace::Recorder;
 use crate::upkeep::Upkeep;
@@ -62,7 +62,7 @@ pub(crate) use evict::Eviction;
 /// what cannot be.
 pub type CheckPage = fn(&[u8]) -> std::result::Result<(), &'static str>;
 
-/// How a pool is to be.
+/// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// Bytes in a page; fixed when the data directory is created.
@@ -88,7 +88,7 @@ pub struct PoolConfig {
     /// may then rely on that.
     pub check_page: CheckPage,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
-    /// calling thread when needed, and time stands still but for [`Pool::advance_clock`]: then a
+    /// calling thread when needed, and only [`Pool::advance_clock`] moves the time: then a
     /// single-threaded run is the same each time.
     pub background: bool,
 }
@@ -142,7 +142,7 @@ pub trait WriteAhead: Send + Sync {
         None
     }
 
-    /// Where redo ends, if pages are to be held against that: one with a later LSN was written in
+    /// Where redo ends, if pages are compared with that: one with a later LSN was written in
     /// another life of its file, and would pass for having seen changes that are still to come.
     fn end_lsn(&self) -> Option<Lsn> {
         None
@@ -162,7 +162,7 @@ pub struct Pool {
     pub(crate) spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
     replacement: Box<dyn Replacement>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) taps: Taps,
+    pub(crate) samplers: AccessSamplers,
     pub(crate) recorder: Recorder,
     pub(crate) advisor: Advisor,
     pub(crate) dirty: DirtyQueue,
@@ -171,14 +171,14 @@ pub struct Pool {
     pub(crate) write_ahead: RwLock<Option<Arc<dyn WriteAhead>>>,
     pub(crate) counters: Counters,
     pub(crate) read_ahead: ReadAhead,
-    pub(crate) pace: Pace,
+    pub(crate) scan_throttle: ScanThrottle,
     pub(crate) background: Background,
     /// The redo log wants every page clean whose recovery LSN is below this.
     checkpoint_target: AtomicU64,
     /// The last failed page write, for those who starve because of it; none once all is written
     /// again.
     pub(crate) last_write_error: Mutex<Option<Error>>,
-    /// Tells of failed page writes in the log.
+    /// Reports failed page writes in the error log, now and then.
     pub(crate) write_failures: LogThrottle,
     flush_batch_pages_max: usize,
     check_page: CheckPage,
@@ -210,14 +210,15 @@ impl Pool {
         });
         let replacement = replacement::make(&config.replacement, frames.reserved(), clock.clone())?;
         replacement.set_capacity(frames.limit());
-        let advisor = Advisor::new(&config.replacement, frames.limit(), tap::now_us(&clock))?;
-        let taps = Taps::new(advisor.sample());
+        let advisor =
+            Advisor::new(&config.replacement, frames.limit(), access_sampling::now_us(&clock))?;
+        let samplers = AccessSamplers::new(advisor.sample());
         let pool = Arc::new(Pool {
             replacement,
             frames,
             spaces: RwLock::new(BTreeMap::new()),
             clock,
-            taps,
+            samplers,
             recorder: Recorder::default(),
             advisor,
             dirty: DirtyQueue::default(),
@@ -226,7 +227,7 @@ impl Pool {
             write_ahead: RwLock::new(None),
             counters: Counters::new(),
             read_ahead: ReadAhead::default(),
-            pace: Pace::new(),
+            scan_throttle: ScanThrottle::new(),
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
@@ -245,10 +246,10 @@ impl Pool {
     }
 
     /// Stops the background threads and waits for their end. Nothing is flushed, and no page is
-    /// written from then on: whoever still has a handle, and wants frames, must not write dirty
-    /// pages that could not be written before, without the redo log, into a directory that others
-    /// may have opened since. Dropping the last handle stops the threads too, but may leave a
-    /// thread's end to come a moment later.
+    /// written from then on: a thread that still has a handle, and wants frames, must not write
+    /// dirty pages that could not be written before, without the redo log, into a directory that
+    /// others may have opened since. Dropping the last handle stops the threads too, but may leave
+    /// a thread's end to come a moment later.
     pub fn shutdown(&self) {
         self.background.stop();
         // Waits for a batch under way.

@@ -43,7 +43,7 @@ impl Pool {
     }
 
     /// Takes the space out of the pool, its dirty pages written first, or forgotten if `discard`
-    /// (the file is about to be removed). Nobody may use the space any more. On an error it stays
+    /// (the file is about to be removed). The space may not be used any more. On an error it stays
     /// open.
     pub fn close_space(&self, space: &Arc<Space>, discard: bool) -> Result<()> {
         if space.is_closed() {

@@ -30,7 +30,7 @@ pub enum Access {
     Normal,
     /// By a scan of a whole table or index, which will not soon come back.
     Scan,
-    /// By read-ahead: nobody has wanted it yet. Counts as no access.
+    /// By read-ahead: no query has wanted it yet. Counts as no access.
     Prefetch,
     /// The same, on behalf of a scan.
     PrefetchForScan,

@@ -32,7 +32,7 @@ impl Pool {
     /// How many pages may be evicted in this slice; the slice's outcome if they are too few to
     /// begin with.
     fn evictions_allowed(&self) -> Result<usize, Slice> {
-        if !self.resize.leisure.is_taken() {
+        if !self.resize.throttle.is_on() {
             return Ok(usize::MAX);
         }
         if self.is_short_of_free() {
@@ -40,11 +40,11 @@ impl Pool {
             return Err(self.waiting(|| "free frames go to queries first".to_owned()));
         }
         let now = Instant::now();
-        if !self.pace.is_contended(now) {
+        if !self.scan_throttle.is_contended(now) {
             return Ok(usize::MAX);
         }
         let reads = self.counters.reads.load(Ordering::Relaxed);
-        let allowance = self.resize.leisure.allowance(reads, self.frames().debt(), now);
+        let allowance = self.resize.throttle.allowance(reads, self.frames().debt(), now);
         if allowance < SLICE_PAGES / 4 {
             return Err(self.waiting(|| "what queries read goes first".to_owned()));
         }
@@ -58,9 +58,9 @@ impl Pool {
             Ok(allowed) => allowed,
             Err(slice) => return slice,
         };
-        let at_leisure = self.resize.leisure.is_taken();
-        // At leisure the cleaner writes what is dirty, and looks no further than this.
-        let depth_max = if at_leisure { self.cold_depth() } else { DEPTH_MAX };
+        let is_throttled = self.resize.throttle.is_on();
+        // In a background shrink the cleaner writes what is dirty, and looks no further than this.
+        let depth_max = if is_throttled { self.cold_depth() } else { DEPTH_MAX };
         let mut coldest = Vec::new();
         loop {
             coldest.clear();
@@ -75,7 +75,7 @@ impl Pool {
             let write_now = !self.background.runs() && dirty.len() >= self.flush_batch_pages();
             if evicted > 0 && !write_now {
                 (worker.ahead, worker.worked) = (worker.ahead + evicted, true);
-                self.resize.leisure.evicted(evicted);
+                self.resize.throttle.evicted(evicted);
                 worker.depth = (worker.depth / 2).max(SLICE_PAGES);
                 return Slice::More;
             }
@@ -87,9 +87,10 @@ impl Pool {
                 let in_use = coldest.len() as u32;
                 return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
             }
-            if at_leisure {
+            if is_throttled {
                 let dirty = dirty.len();
-                return self.waiting(|| format!("{dirty} pages are dirty, and written at leisure"));
+                return self
+                    .waiting(|| format!("{dirty} pages are dirty, and the cleaner writes them"));
             }
             return self.write_and_evict(worker, dirty, evicted, most);
         }

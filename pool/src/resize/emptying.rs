@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use super::{PassedOver, Slice, Worker};
 use crate::frames::ExtentState;
-use crate::leisure::marked_at_most;
 use crate::pool::Pool;
+use crate::shrink_throttle::marked_at_most;
 use crate::sync::Wants;
 
 /// Extents of a wave at most; in a resize of very many, a 64th of them.
@@ -34,7 +34,7 @@ impl Pool {
         });
         let debt = frames.debt();
         let mut paid = 0;
-        let most = match self.resize.leisure.is_taken() {
+        let most = match self.resize.throttle.is_on() {
             true => marked_at_most(extents.len()),
             false => extents.len(),
         };

@@ -26,7 +26,7 @@ use crate::pool::{Eviction, Pool};
 const SAMPLE: u32 = 64;
 /// Extents looked at in a slice.
 const AT_ONCE: u32 = 16;
-/// After so many in which nothing was found it is looked no further.
+/// After this many in which nothing was found the search ends.
 const FRUITLESS: u32 = 1024;
 
 /// How far the extents have been looked through.
@@ -138,7 +138,7 @@ impl Pool {
                 dropped += 1;
             }
         }
-        // At leisure, too: who wants it again reads it, as from swap.
+        // Also in a background shrink: a query that wants it again reads it, as from swap.
         self.resize.pages_dropped_from_swap.fetch_add(dropped as u64, Ordering::Relaxed);
         worker.ahead += dropped;
         worker.worked |= dropped > 0;

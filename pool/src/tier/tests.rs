@@ -9,9 +9,9 @@ use tidepool_store::packed::{self, PackedFile, Settings};
 
 use super::*;
 use crate::frames::EXTENT_BYTES;
-use crate::leisure::Haste;
 use crate::page::{self, Lsn, PageId, PageSize};
 use crate::pool::PoolConfig;
+use crate::shrink_throttle::ShrinkUrgency;
 use crate::statement;
 use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageFile, StorageOp};
 
@@ -94,7 +94,7 @@ impl Fixture {
     }
 
     fn resize(&self, extents: u64) {
-        self.pool.set_size(extents * EXTENT, Haste::Pressing);
+        self.pool.set_size(extents * EXTENT, ShrinkUrgency::Immediate);
         while self.pool.run_resize_step() {}
     }
 
@@ -426,7 +426,7 @@ fn threads_see_what_was_last_written() {
         }
         for round in 0..40u64 {
             it.pool.set_tier_share((round * 173 % 800) as u32);
-            it.pool.set_size((2 + round % 3) * EXTENT, Haste::Pressing);
+            it.pool.set_size((2 + round % 3) * EXTENT, ShrinkUrgency::Immediate);
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         stop.store(true, Ordering::Relaxed);

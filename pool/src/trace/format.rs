@@ -21,7 +21,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 
-use crate::tap::Sample;
+use crate::access_sampling::Sample;
 
 /// One request for one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,11 +1,11 @@
 //! The recorder: a page trace of a running pool.
 //!
-//! Accesses go to a tap of the recorder's own, whose rings are large enough for all of them; the
+//! Accesses go to the recorder's sampler, whose rings are large enough for all of them; the
 //! pool's background thread writes what it finds there ([`Pool::run_advisor_step`]). An access
 //! that finds its ring full is left out, and counted. The file never grows beyond its bound, and an
 //! error ends the recording, never anything else.
 //!
-//! Locking: `recording` before the tap's consumer. No access takes either.
+//! Locking: `recording` before the sampler's consumer. No access takes either.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter};
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use super::format::{TraceRequest, TraceWriter};
+use crate::access_sampling::{Event, Sample, Touch, now_us};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::tap::{Event, Sample, Touch, now_us};
 
 /// What to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +109,9 @@ impl Pool {
         })?;
         self.stop_trace();
         let mut recording = self.recorder.recording.lock();
-        let tap = self.taps.recorder();
+        let sampler = self.samplers.recorder();
         // What an earlier recording left.
-        tap.drain(&mut Vec::new());
+        sampler.drain(&mut Vec::new());
         *recording = Some(Recording {
             writer,
             options,
@@ -124,8 +124,8 @@ impl Pool {
                 ended: None,
             },
         });
-        tap.set_sample(options.sample);
-        self.taps.set_bound();
+        sampler.set_sample(options.sample);
+        self.samplers.set_bound();
         tracing::info!(path = %path.display(), rate = options.sample.rate(), "recording a page trace");
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Pool {
         let mut recording = self.recorder.recording.lock();
         let Some(recording) = recording.as_mut() else { return };
         let mut events = Vec::new();
-        let drained = self.taps.recorder().drain(&mut events);
+        let drained = self.samplers.recorder().drain(&mut events);
         if recording.status.ended.is_some() {
             return;
         }
@@ -170,7 +170,7 @@ impl Pool {
     }
 
     fn hush_recorder(&self) {
-        self.taps.recorder().set_sample(Sample::NONE);
-        self.taps.set_bound();
+        self.samplers.recorder().set_sample(Sample::NONE);
+        self.samplers.set_bound();
     }
 }

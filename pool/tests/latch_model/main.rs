@@ -28,7 +28,7 @@ fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// A page in a frame: two words that are always equal, but for a moment inside a write.
+/// A page in a frame: two words that are equal except inside a write.
 struct Page {
     word: PageWord,
     data: [AtomicU64; 2],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tidepool_pool::storage::{Fault, FaultKind, Storage, StorageOp};
-use tidepool_pool::{Access, Haste, Lsn, ResizeState, SharedGuard};
+use tidepool_pool::{Access, Lsn, ResizeState, SharedGuard, ShrinkUrgency};
 
 use crate::fixture::{EXTENT, EXTENT_PAGES, SIZE, change_of, simulated};
 use crate::packed;
@@ -77,7 +77,7 @@ proptest! {
                     }
                 }
                 Op::SetSize(extents) => {
-                    it.pool.set_size(extents * EXTENT, Haste::Pressing);
+                    it.pool.set_size(extents * EXTENT, ShrinkUrgency::Immediate);
                     asked = extents.max(1);
                 }
                 Op::Step(steps) => {

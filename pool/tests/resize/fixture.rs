@@ -29,7 +29,7 @@ pub fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: 
         page_size: PageSize::new(SIZE).unwrap(),
         size_bytes: extents * EXTENT,
         max_size_bytes: 64 * EXTENT,
-        // With threads, so many that a sort would notice pages that move meanwhile.
+        // With threads, enough that a sort would notice pages that move meanwhile.
         flush_batch_pages: if background { 32 } else { 8 },
         huge_pages: false,
         background,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_pool::storage::{FileOptions, FileStorage};
-use tidepool_pool::{Access, Error, Haste, Lsn, PageView};
+use tidepool_pool::{Access, Error, Lsn, PageView, ShrinkUrgency};
 
 use crate::fixture::{EXTENT, EXTENT_PAGES, Fixture, SIZE, change_of, fill, fixture};
 
@@ -28,7 +28,7 @@ fn random(state: &mut u64) -> u64 {
 
 impl Crowd<'_> {
     /// Calls `body` with random pages, and the newest change that each of them must have, until
-    /// told to stop.
+    /// asked to stop.
     fn until_stopped(&self, seed: u64, mut body: impl FnMut(u32, u64, &mut u64)) {
         let mut state = seed;
         while !self.stop.load(Ordering::Relaxed) {
@@ -94,11 +94,11 @@ impl Crowd<'_> {
         let (mut state, mut settled) = (99, 0);
         let began = Instant::now();
         while began.elapsed() < time {
-            let haste = match random(&mut state) % 2 {
-                0 => Haste::Pressing,
-                _ => Haste::AtLeisure,
+            let urgency = match random(&mut state) % 2 {
+                0 => ShrinkUrgency::Immediate,
+                _ => ShrinkUrgency::Background,
             };
-            self.it.pool.set_size((1 + random(&mut state) % 9) * EXTENT, haste);
+            self.it.pool.set_size((1 + random(&mut state) % 9) * EXTENT, urgency);
             if random(&mut state).is_multiple_of(3) {
                 self.it.settle();
                 settled += 1;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool_pool::{Access, Haste, ResizeState};
+use tidepool_pool::{Access, ResizeState, ShrinkUrgency};
 
 use crate::fixture::{EXTENT, EXTENT_PAGES, change_of, fixture, simulated};
 
@@ -20,7 +20,7 @@ fn a_latched_page_is_gone_round_until_there_is_no_other() {
     let mut held: Vec<_> = (0..4)
         .map(|extent| it.pool.shared(&it.space, extent * EXTENT_PAGES + 5, Access::Normal).unwrap())
         .collect();
-    it.pool.set_size(EXTENT, Haste::Pressing);
+    it.pool.set_size(EXTENT, ShrinkUrgency::Immediate);
     it.run();
     let ResizeState::Stuck { why } = it.state() else { panic!("{:?}", it.state()) };
     assert!(why.contains("pages are being used"), "{why}");
@@ -48,7 +48,7 @@ fn a_shrink_that_latched_pages_stop_says_so_for_as_long() {
         .map(|no| (no, it.pool.shared(&it.space, no, Access::Normal).unwrap()))
         .filter(|(no, _)| no % EXTENT_PAGES == 5)
         .collect();
-    it.pool.set_size(EXTENT, Haste::Pressing);
+    it.pool.set_size(EXTENT, ShrinkUrgency::Immediate);
     let is_stuck = || matches!(it.state(), ResizeState::Stuck { .. });
     let began = Instant::now();
     while !is_stuck() {
@@ -72,7 +72,7 @@ fn a_broken_disk_leaves_it_stuck_with_the_reason_until_it_works_again() {
         it.write(no, 1).unwrap();
     }
     sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
-    it.pool.set_size(2 * EXTENT, Haste::Pressing);
+    it.pool.set_size(2 * EXTENT, ShrinkUrgency::Immediate);
     it.run();
     let ResizeState::Stuck { why } = it.state() else { panic!("{:?}", it.state()) };
     assert!(why.starts_with("write error: "), "{why}");
@@ -127,14 +127,14 @@ fn a_disk_that_stays_broken_is_not_logged_with_every_try() {
 
 /// Only the cleaner writes then, and what it can't write is said.
 #[test]
-fn a_shrink_at_leisure_leaves_dirty_pages_to_the_cleaner() {
+fn a_background_shrink_leaves_dirty_pages_to_the_cleaner() {
     let pages = 8 * EXTENT_PAGES;
     let sim = SimStorage::new(7);
     let it = fixture(Arc::new(sim.clone()), 8, pages, true);
     for no in 0..pages {
         it.write(no, 1).unwrap();
     }
-    it.pool.set_size(4 * EXTENT, Haste::AtLeisure);
+    it.pool.set_size(4 * EXTENT, ShrinkUrgency::Background);
     it.settle();
     assert_eq!(it.pool.resident_bytes(), 4 * EXTENT);
 
@@ -142,7 +142,7 @@ fn a_shrink_at_leisure_leaves_dirty_pages_to_the_cleaner() {
         it.write(no, 2).unwrap();
     }
     sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
-    it.pool.set_size(EXTENT, Haste::AtLeisure);
+    it.pool.set_size(EXTENT, ShrinkUrgency::Background);
     let began = Instant::now();
     loop {
         if let ResizeState::Stuck { why } = it.state() {
@@ -154,7 +154,7 @@ fn a_shrink_at_leisure_leaves_dirty_pages_to_the_cleaner() {
     }
     // The same size, but now others need the memory.
     sim.clear_faults();
-    it.pool.set_size(EXTENT, Haste::Pressing);
+    it.pool.set_size(EXTENT, ShrinkUrgency::Immediate);
     it.settle();
     assert_eq!(it.pool.resident_bytes(), EXTENT);
     for no in 0..4 * EXTENT_PAGES {

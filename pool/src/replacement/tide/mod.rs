@@ -59,7 +59,7 @@ use crate::mapping::ZeroedArray;
 use crate::page::PageId;
 use crate::statement;
 
-/// Settings of the default policy. There is nothing to set but for experiments.
+/// Settings of the default policy. Only experiments set them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TideConfig {
     /// A setting to stay at. `None`: whichever does best, found out all the time.
@@ -229,7 +229,7 @@ impl Replacement for Tide {
         let mut walk = state.begin_walk(&self.words, now);
         while !state.name_batch(&self.words, &mut walk, end, out) {
             MutexGuard::bump(&mut state);
-            // Fewer than asked for, then: whoever came in between has moved or evicted pages
+            // Fewer than asked for, then: another thread has moved or evicted pages in between
             // itself.
             if !walk.holds(&state, self.now()) {
                 return;

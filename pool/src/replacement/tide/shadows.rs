@@ -1,4 +1,4 @@
-//! Shadows: miniature copies of the policy, each with a setting of its own, that see a sample of
+//! Shadows: miniature copies of the policy, each with another setting, that see a sample of
 //! the pages at a pool size scaled down alike (miniature simulation: Waldspurger et al., ATC 2017).
 //! The pool follows the one with the fewest misses.
 //!
@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::replacement::ReplacementConfig;
 use crate::replacement::simulate::{Request, Simulation};
 
-/// Old misses lose 1/e of their weight in so many new ones: several rounds of a loop that is a few
-/// times as large as a shadow, whose settings else take turns at being best.
+/// Old misses lose 1/e of their weight in this many new ones: several rounds of a loop that is a
+/// few times as large as a shadow, whose settings else take turns at being best.
 const MEMORY_MISSES: f64 = 5_000.0;
 
 /// By how much another setting must do better: a share of the misses, and a few of them. Else two
@@ -54,7 +54,7 @@ impl Shadows {
         Ok(())
     }
 
-    /// Tells the shadows of requests, and returns the setting that does best.
+    /// Shows requests to the shadows, and returns the setting that does best.
     pub(super) fn observe(&mut self, sampled: &[Request]) -> Setting {
         for request in sampled {
             let mut missed = false;

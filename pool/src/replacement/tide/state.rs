@@ -24,7 +24,7 @@ pub(super) const PLACES: usize = MAIN + LEVELS;
 
 /// The sliver's share of the pool.
 const SLIVER_PARTS: usize = 100;
-/// With so many evictions since a scan last brought a page, no scan is under way: parts of the
+/// After this many evictions since a scan last brought a page, no scan is under way: parts of the
 /// pool.
 const IDLE_SCAN_PARTS: usize = 16;
 /// Victims named without letting go of the mutex. In tests so few that most walks are in several
@@ -35,7 +35,7 @@ pub(super) const BATCH: usize = if cfg!(test) { 8 } else { 256 };
 /// moved by the next calls.
 pub(super) const SLACK: usize = 256;
 
-/// The list of the main area for pages with so many uses.
+/// The list of the main area for pages with `uses` uses.
 fn level_of(uses: u32) -> usize {
     MAIN + (u32::BITS - uses.leading_zeros()) as usize
 }
@@ -61,7 +61,7 @@ pub(super) struct State {
 }
 
 /// A walk over the lists in search of victims, from their tails. What was named stays where it is,
-/// behind the walk: whoever asked may find the page dirty or latched, and not evict it. Other pages
+/// behind the walk: the caller may find the page dirty or latched, and not evict it. Other pages
 /// looked at are moved to some list's head. So the next to look at is always before the last named.
 ///
 /// It is of use only while no page leaves a list but by the walk itself, and within one generation:
@@ -182,7 +182,7 @@ impl State {
         })
     }
 
-    /// Whether so much has come in that a new generation begins, and its list is free. While the
+    /// Whether enough has come in for a new generation to begin, and its list is free. While the
     /// pool fills, generations are so long that they last until it is full.
     pub(super) fn generation_is_over(&self, now: Now) -> bool {
         let filling = self.level < self.capacity - self.capacity / 8;
@@ -325,7 +325,7 @@ impl State {
     ///
     /// A hit moves nothing, it only notes the generation in the page's word. A page that comes to
     /// the tail of the oldest list, but was used in a later generation, then goes to the list of
-    /// that generation. So the order is LRU's but for the order within a generation.
+    /// that generation. So the order is LRU's, except within a generation.
     /// (Multi-generational LRU, Linux 6.1; a clock's single bit can't tell what was used lately
     /// from what was used before the working set moved.)
     fn window_victim(

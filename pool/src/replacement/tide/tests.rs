@@ -500,7 +500,7 @@ fn a_page_that_comes_back_warm_is_as_hot_as_it_was() {
     tide.warm(0, 4);
     assert_eq!([0, 1, 2].map(|frame| tide.heat(frame)), [Some(4), Some(0), None]);
     assert_eq!([0, 1].map(|frame| tide.is_hot(frame)), [true, false]);
-    assert!(!tide.was_accessed(0), "nobody has wanted it yet");
+    assert!(!tide.was_accessed(0), "no query has wanted it yet");
     // Out it goes, and its heat is remembered.
     tide.remove(0);
     tide.insert(3, PageId::new(1, 0), Access::Normal);

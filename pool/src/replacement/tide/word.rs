@@ -64,7 +64,7 @@ impl Now {
 pub(super) struct Word(pub(super) u64);
 
 impl Word {
-    /// Of a page that came now, with so many uses counted.
+    /// Of a page that came now, with `uses` uses counted.
     pub(super) fn new(place: usize, uses: u32, now: Now) -> Word {
         let counted = u64::from(now.generation()) << COUNTED_SHIFT;
         Word(u64::from(uses.min(USES)) | now.0 & (EPOCH | GENERATION) | counted).at(place)
@@ -115,8 +115,8 @@ impl Word {
         Word(self.0 & !(USES_BITS | EPOCH) | u64::from(uses) | now.0 & EPOCH)
     }
 
-    /// One use more, now. It is counted unless the last that was is less than so many generations
-    /// old.
+    /// One use more, now. It is counted unless the last counted one is less than this many
+    /// generations old.
     pub(super) fn used(self, statement: u32, now: Now, burst_generations: u32) -> Word {
         let counted = now.generation().wrapping_sub((self.0 >> COUNTED_SHIFT) as u8);
         let stamped = Word(self.0 & !GENERATION | now.0 & GENERATION | RECENT).by(statement);

@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::frames::EXTENT_BYTES;
-use crate::leisure::Haste;
 use crate::page::{self, PageId, PageSize};
 use crate::pool::{Eviction, Pool, PoolConfig};
 use crate::replacement::Access;
 use crate::resize::ResizeState;
+use crate::shrink_throttle::ShrinkUrgency;
 use crate::space::Space;
 use crate::storage::{SimStorage, Storage};
 use crate::{Lsn, statement, test_files};
@@ -61,8 +61,8 @@ fn frame_of(space: &Space, no: u32) -> u32 {
     space.existing_word(no).unwrap().load().frame().unwrap()
 }
 
-/// Puts the clean page into what looks like swap: its bytes are lost, so whoever reads them from
-/// the frame notices.
+/// Puts the clean page into what looks like swap: its bytes are lost, so a thread that reads them
+/// from the frame notices.
 fn swap_out(pool: &Pool, space: &Space, no: u32) {
     let frame = frame_of(space, no);
     assert!(!pool.frames().descriptor(frame).is_dirty());
@@ -70,7 +70,7 @@ fn swap_out(pool: &Pool, space: &Space, no: u32) {
 }
 
 fn shrink(pool: &Pool, extents: u64) {
-    pool.set_size(extents * EXTENT, Haste::Pressing);
+    pool.set_size(extents * EXTENT, ShrinkUrgency::Immediate);
     while pool.run_resize_step() {}
     let status = pool.resize_status();
     assert_eq!((&status.state, status.resident_bytes), (&ResizeState::Idle, extents * EXTENT));

@@ -18,7 +18,7 @@ pub enum Direction {
 
 /// The strides of both directions, in bytes.
 #[derive(Debug, Clone)]
-pub struct Stride {
+pub struct StepSize {
     unit_bytes: u64,
     bound: Duration,
     shrink_bytes: u64,
@@ -34,12 +34,12 @@ const LEFT_OVER_SHARE: u64 = 8;
 /// InnoDB of MariaDB allocates and frees whole extents of this size.
 const EXTENT_BYTES: u64 = 8 << 20;
 
-impl Stride {
+impl StepSize {
     /// Steps are multiples of `unit_bytes` and should cost at most `bound` of the queries' work
     /// each.
-    pub fn new(unit_bytes: u64, bound: Duration) -> Stride {
+    pub fn new(unit_bytes: u64, bound: Duration) -> StepSize {
         let first = FIRST_BYTES.max(unit_bytes);
-        Stride { unit_bytes: unit_bytes.max(1), bound, shrink_bytes: first, grow_bytes: first }
+        StepSize { unit_bytes: unit_bytes.max(1), bound, shrink_bytes: first, grow_bytes: first }
     }
 
     /// The size after the next step from `from` towards `to`, both bytes; never beyond `to`.
@@ -127,8 +127,8 @@ mod tests {
     const BOUND: Duration = Duration::from_millis(100);
 
     /// A server whose resize costs this many milliseconds a GiB.
-    fn settle(ms_per_gib: u64) -> (Stride, Duration) {
-        let mut stride = Stride::new(MIB, BOUND);
+    fn settle(ms_per_gib: u64) -> (StepSize, Duration) {
+        let mut stride = StepSize::new(MIB, BOUND);
         let (mut size, mut worst) = (200 << 30, Duration::ZERO);
         for step in 0..60 {
             let next = stride.next(size, MIB, false);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn steps_end_exactly_at_the_target_or_a_unit_below() {
-        let stride = Stride::new(MIB, BOUND);
+        let stride = StepSize::new(MIB, BOUND);
         assert_eq!(stride.next(100 * MIB, 90 * MIB, false), 90 * MIB);
         assert_eq!(stride.next(100 * MIB, 90 * MIB + 5, false), 90 * MIB);
         assert_eq!(stride.next(1000 * MIB, 90 * MIB, false), 968 * MIB);
@@ -165,14 +165,14 @@ mod tests {
         assert_eq!(stride.next(1000 * MIB, 632 * MIB, true), 632 * MIB);
         assert_eq!(stride.next(1000 * MIB, 630 * MIB, true), 672 * MIB);
         assert_eq!(stride.next(100 * MIB, 2000 * MIB, true), 132 * MIB);
-        let chunks = Stride::new(128 * MIB, BOUND);
+        let chunks = StepSize::new(128 * MIB, BOUND);
         assert_eq!(chunks.next(1024 * MIB, 1000 * MIB, false), 896 * MIB);
         assert_eq!(chunks.next(128 * MIB, 5, false), 128 * MIB);
     }
 
     #[test]
     fn a_small_last_step_says_nothing_about_large_ones() {
-        let mut stride = Stride::new(MIB, BOUND);
+        let mut stride = StepSize::new(MIB, BOUND);
         stride.learn(Direction::Grow, MIB, Duration::ZERO);
         assert_eq!(stride.bytes(Direction::Grow), FIRST_BYTES);
         stride.learn(Direction::Grow, FIRST_BYTES, Duration::ZERO);

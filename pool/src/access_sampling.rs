@@ -1,13 +1,13 @@
-//! The tap: what hears of accesses to pages, for the advisor, the policy's shadows and the trace
-//! recorder, at a price that the accesses don't feel.
+//! Samples accesses to pages, for the advisor, the policy's shadows and the trace recorder, at
+//! negligible cost per access.
 //!
 //! # Sampling by page
-//! Which pages are heard of is decided by a hash of the page's address (spatial sampling: SHARDS,
-//! Waldspurger et al., FAST 2015): of a page in the sample every access is heard, so reuse is seen
-//! as it is. The hash is Fibonacci's (Knuth, TAOCP 3, 6.4): it spreads *consecutive* page numbers
-//! evenly, so that of any stretch of a file the sample holds its share to within a page or two,
-//! where a hash that scatters them would be off by the square root. Samples are nested: a page in
-//! the sample of one rate is in that of every higher rate.
+//! Which pages are in the sample is decided by a hash of the page's address (spatial sampling:
+//! SHARDS, Waldspurger et al., FAST 2015): of a page in the sample every access is recorded, so
+//! reuse is seen as it is. The hash is Fibonacci's (Knuth, TAOCP 3, 6.4): it spreads *consecutive*
+//! page numbers evenly, so that of any stretch of a file the sample holds its share to within a
+//! page or two, where a hash that scatters them would be off by the square root. Samples are
+//! nested: a page in the sample of one rate is in that of every higher rate.
 //!
 //! # What an access pays
 //! Not sampled: a multiplication, a load, a comparison. Sampled: a clock reading and three stores
@@ -17,7 +17,7 @@
 //! # Rings
 //! One for each cell of the sharded counters (a thread owns one while it lives), made at the
 //! first event. One producer (its owner; the last ring is shared, under a flag that is only
-//! tried) and one consumer (whoever holds the mutex `consumer`).
+//! tried) and one consumer (the thread that holds the mutex `consumer`).
 //!
 //! Locking: `consumer` before everything that its holder does with the events; an access takes no
 //! lock at all.
@@ -102,7 +102,7 @@ pub(crate) struct Event {
     pub(crate) at_us: u64,
     pub(crate) statement: u32,
     pub(crate) touch: Touch,
-    /// How often in a row; told apart only where repetitions are asked for.
+    /// How often in a row; 1 where the sampler does not record repetitions.
     pub(crate) count: u32,
 }
 
@@ -194,7 +194,7 @@ impl Ring {
 }
 
 /// The rings of one consumer, and the sample that it wants.
-pub(crate) struct Tap {
+pub(crate) struct AccessSampler {
     sample: AtomicU64,
     /// Whether repetitions are counted, or left out.
     repetitions: bool,
@@ -208,18 +208,19 @@ struct Consumer {
     dropped: u64,
 }
 
-/// How many events [`Tap::drain`] delivered, and how many were lost because a ring was full.
+/// How many events [`AccessSampler::drain`] delivered, and how many were lost because a ring was
+/// full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drained {
     pub(crate) events: usize,
     pub(crate) dropped: u64,
 }
 
-impl Tap {
-    /// A tap with nothing in its sample. With `repetitions`, an access like the one before it is an
-    /// event too.
-    pub(crate) fn new(ring_events: usize, repetitions: bool) -> Tap {
-        Tap {
+impl AccessSampler {
+    /// A sampler with nothing in its sample. With `repetitions`, an access like the one before it
+    /// is an event too.
+    pub(crate) fn new(ring_events: usize, repetitions: bool) -> AccessSampler {
+        AccessSampler {
             sample: AtomicU64::new(0),
             repetitions,
             ring_events,
@@ -274,45 +275,45 @@ impl Tap {
     }
 }
 
-/// Events that a thread's ring of the advisor's tap holds.
+/// Events that a thread's ring of the advisor's sampler holds.
 const ADVISOR_RING_EVENTS: usize = 1024;
 /// The same, of a recorder's, which may want every access.
 const RECORDER_RING_EVENTS: usize = 16 << 10;
 
-/// All taps of a pool. An access asks one bound, whoever listens.
-pub(crate) struct Taps {
+/// All samplers of a pool. An access compares its hash with one bound, for all of them.
+pub(crate) struct AccessSamplers {
     /// The largest of the samples wanted.
     bound: AtomicU64,
     /// Held while that is worked out: of two that change their samples at once, the second must see
     /// the first's. Nothing is taken under it.
     bounding: Mutex<()>,
-    pub(crate) advisor: Tap,
+    pub(crate) advisor: AccessSampler,
     /// Made when a trace is first recorded.
-    recorder: OnceLock<Tap>,
+    recorder: OnceLock<AccessSampler>,
 }
 
-impl Taps {
-    /// Taps of which the advisor's is to have this sample.
-    pub(crate) fn new(advisor: Sample) -> Taps {
-        let taps = Taps {
+impl AccessSamplers {
+    /// AccessSamplers of which the advisor's is to have this sample.
+    pub(crate) fn new(advisor: Sample) -> AccessSamplers {
+        let samplers = AccessSamplers {
             bound: AtomicU64::new(0),
             bounding: Mutex::new(()),
-            advisor: Tap::new(ADVISOR_RING_EVENTS, false),
+            advisor: AccessSampler::new(ADVISOR_RING_EVENTS, false),
             recorder: OnceLock::new(),
         };
-        taps.advisor.set_sample(advisor);
-        taps.set_bound();
-        taps
+        samplers.advisor.set_sample(advisor);
+        samplers.set_bound();
+        samplers
     }
 
-    /// Tells of an access. True if the events had better be drained soon.
+    /// Records an access. True if the events should be drained soon.
     #[inline]
     pub(crate) fn access(&self, page: PageId, access: Access, clock: &Clock) -> bool {
         (hash(page.to_u64()) as u64) < self.bound.load(Relaxed)
             && self.sampled(page, access, false, clock)
     }
 
-    /// Tells of a page made anew.
+    /// Records a page made anew.
     pub(crate) fn created(&self, page: PageId, clock: &Clock) -> bool {
         (hash(page.to_u64()) as u64) < self.bound.load(Relaxed)
             && self.sampled(page, Access::Normal, true, clock)
@@ -343,20 +344,20 @@ impl Taps {
         soon
     }
 
-    pub(crate) fn recorder(&self) -> &Tap {
-        self.recorder.get_or_init(|| Tap::new(RECORDER_RING_EVENTS, true))
+    pub(crate) fn recorder(&self) -> &AccessSampler {
+        self.recorder.get_or_init(|| AccessSampler::new(RECORDER_RING_EVENTS, true))
     }
 
-    /// To be called after a tap's sample was changed.
+    /// To be called after a sampler's sample was changed.
     pub(crate) fn set_bound(&self) {
         let _bounding = self.bounding.lock();
-        let recorder = self.recorder.get().map_or(Sample::NONE, Tap::sample);
+        let recorder = self.recorder.get().map_or(Sample::NONE, AccessSampler::sample);
         self.bound.store(self.advisor.sample().max(recorder).0, Relaxed);
     }
 
     /// Bytes of all rings.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.advisor.memory_bytes() + self.recorder.get().map_or(0, Tap::memory_bytes)
+        self.advisor.memory_bytes() + self.recorder.get().map_or(0, AccessSampler::memory_bytes)
     }
 }
 
@@ -380,9 +381,9 @@ mod tests {
         Event { page, at_us, statement, touch: Touch::Normal, count: 1 }
     }
 
-    fn drained(tap: &Tap) -> (Vec<Event>, Drained) {
+    fn drained(sampler: &AccessSampler) -> (Vec<Event>, Drained) {
         let mut out = Vec::new();
-        let drained = tap.drain(&mut out);
+        let drained = sampler.drain(&mut out);
         (out, drained)
     }
 
@@ -409,55 +410,55 @@ mod tests {
 
     #[test]
     fn a_full_ring_drops_and_counts_and_goes_on_after_a_drain() {
-        let tap = Tap::new(4, true);
-        let soon: Vec<bool> = (0..7).map(|n| tap.push(|| event(n, n, 0))).collect();
+        let sampler = AccessSampler::new(4, true);
+        let soon: Vec<bool> = (0..7).map(|n| sampler.push(|| event(n, n, 0))).collect();
         assert_eq!(soon, [false, true, false, false, false, false, false], "half full once");
-        let (events, counts) = drained(&tap);
+        let (events, counts) = drained(&sampler);
         assert_eq!(events, (0..4).map(|n| event(n, n, 0)).collect::<Vec<_>>());
         assert_eq!(counts, Drained { events: 4, dropped: 3 });
-        tap.push(|| event(9, 9, 0));
-        let (events, counts) = drained(&tap);
-        assert_eq!((events, counts.dropped), (vec![event(9, 9, 0)], 0), "told once");
+        sampler.push(|| event(9, 9, 0));
+        let (events, counts) = drained(&sampler);
+        assert_eq!((events, counts.dropped), (vec![event(9, 9, 0)], 0), "counted once");
     }
 
     #[test]
     fn repetitions_are_one_event_counted_only_where_asked_for() {
         for repetitions in [true, false] {
-            let tap = Tap::new(64, repetitions);
+            let sampler = AccessSampler::new(64, repetitions);
             for at_us in 0..5 {
-                tap.push(|| event(1, at_us, 7));
+                sampler.push(|| event(1, at_us, 7));
             }
-            tap.push(|| event(1, 5, 8));
-            tap.push(|| event(2, 6, 8));
-            tap.push(|| event(1, 7, 8));
-            tap.push(|| event(1, 7 + REPETITION_US, 8));
-            let counts: Vec<u32> = drained(&tap).0.iter().map(|event| event.count).collect();
+            sampler.push(|| event(1, 5, 8));
+            sampler.push(|| event(2, 6, 8));
+            sampler.push(|| event(1, 7, 8));
+            sampler.push(|| event(1, 7 + REPETITION_US, 8));
+            let counts: Vec<u32> = drained(&sampler).0.iter().map(|event| event.count).collect();
             assert_eq!(counts, [if repetitions { 5 } else { 1 }, 1, 1, 1, 1]);
         }
     }
 
     #[test]
     fn events_of_many_threads_arrive_whole_and_none_is_lost_uncounted() {
-        let tap = Tap::new(128, true);
+        let sampler = AccessSampler::new(128, true);
         let (threads, each) = (150, 2000);
         let mut all = Vec::new();
         let mut dropped = 0;
         std::thread::scope(|scope| {
-            let tap = &tap;
+            let sampler = &sampler;
             let running: Vec<_> = (0..threads)
                 .map(|thread| {
                     scope.spawn(move || {
                         for n in 0..each {
-                            tap.push(|| event(thread << 32 | n, n, (thread * 31 + n) as u32));
+                            sampler.push(|| event(thread << 32 | n, n, (thread * 31 + n) as u32));
                         }
                     })
                 })
                 .collect();
             while running.iter().any(|thread| !thread.is_finished()) {
-                dropped += tap.drain(&mut all).dropped;
+                dropped += sampler.drain(&mut all).dropped;
             }
         });
-        dropped += tap.drain(&mut all).dropped;
+        dropped += sampler.drain(&mut all).dropped;
         assert_eq!(all.len() as u64 + dropped, threads * each);
         assert!(all.len() as u64 >= threads, "something came through");
         for event in &all {
@@ -472,24 +473,24 @@ mod tests {
 
     #[test]
     fn taps_ask_for_the_larger_sample_and_give_each_its_own() {
-        let taps = Taps::new(Sample::NONE);
+        let samplers = AccessSamplers::new(Sample::NONE);
         let clock = Clock::Manual(AtomicU32::new(3));
         let pages: Vec<PageId> = (0..1000).map(|no| PageId::new(9, no)).collect();
         let tell = || {
             pages.iter().for_each(|&page| {
-                taps.access(page, Access::Scan, &clock);
+                samplers.access(page, Access::Scan, &clock);
             })
         };
         tell();
-        assert_eq!((drained(&taps.advisor).0.len(), taps.memory_bytes()), (0, 0));
-        taps.advisor.set_sample(Sample::of_rate(0.1));
-        taps.recorder().set_sample(Sample::of_rate(0.2));
-        taps.set_bound();
+        assert_eq!((drained(&samplers.advisor).0.len(), samplers.memory_bytes()), (0, 0));
+        samplers.advisor.set_sample(Sample::of_rate(0.1));
+        samplers.recorder().set_sample(Sample::of_rate(0.2));
+        samplers.set_bound();
         tell();
-        let (events, _) = drained(&taps.advisor);
+        let (events, _) = drained(&samplers.advisor);
         assert!(events.len().abs_diff(100) < 4, "{}", events.len());
         assert!(events.iter().all(|event| event.touch == Touch::Scan && event.at_us == 3000));
-        let recorded = drained(taps.recorder()).0.len();
+        let recorded = drained(samplers.recorder()).0.len();
         assert!(recorded.abs_diff(200) < 4, "{recorded}");
     }
 }

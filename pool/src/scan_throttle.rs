@@ -1,13 +1,13 @@
 //! The pace of scans: what queries wait for comes first.
 //!
 //! A dump that reads ahead can fill a disk's queue, and a query that misses then stands behind it
-//! each time. While all that queries want is resident that harms nobody, so scans go as fast as the
-//! disk. Once queries wait for reads, a scan rests after each of its own, for up to [`REST`] times
-//! as long as that took, in proportion to the share of the time that queries wait. So a query that
-//! does nothing but wait has most of the disk, and one that misses now and then hardly slows the
-//! scan.
+//! each time. While all that queries want is resident that does no harm, so scans go as fast as the
+//! disk. Once queries wait for reads, a scan rests after each of its reads, for up to [`REST`]
+//! times as long as that took, in proportion to the share of the time that queries wait. So a query
+//! that does nothing but wait has most of the disk, and one that misses now and then hardly slows
+//! the scan.
 //!
-//! What the cleaner writes though nobody waits for it (a shrink that nothing presses, too large a
+//! What the cleaner writes though no thread waits for it (a shrink without urgency, too large a
 //! share of dirty pages) goes at the same pace, and half of the time at most, since commits want
 //! the disk too.
 //!
@@ -29,7 +29,7 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// From this share on, a scan reads little at once.
 const NOTABLE: f64 = 0.05;
 
-pub(crate) struct Pace {
+pub(crate) struct ScanThrottle {
     /// How long queries have waited for reads in all, microseconds.
     waited_us: AtomicU64,
     window: Mutex<Window>,
@@ -44,11 +44,11 @@ struct Window {
     last_read: Duration,
 }
 
-impl Pace {
-    pub(crate) fn new() -> Pace {
+impl ScanThrottle {
+    pub(crate) fn new() -> ScanThrottle {
         let window =
             Window { began: Instant::now(), waited_us: 0, share: 0.0, last_read: Duration::ZERO };
-        Pace { waited_us: AtomicU64::new(0), window: Mutex::new(window) }
+        ScanThrottle { waited_us: AtomicU64::new(0), window: Mutex::new(window) }
     }
 
     /// A query has waited so long for a page to be read.
@@ -79,7 +79,7 @@ impl Pace {
         work.mul_f64(REST * share).min(REST_MAX)
     }
 
-    /// How long the cleaner is to rest that has written for `work` until `now` what nobody waits
+    /// How long the cleaner rests that has written for `work` until `now` what no thread waits
     /// for.
     pub(crate) fn rest_after_writing(&self, work: Duration, now: Instant) -> Duration {
         let share = self.share(&mut self.window.lock(), now);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_scan_rests_in_proportion_to_what_queries_wait() {
-        let pace = Pace::new();
+        let pace = ScanThrottle::new();
         let began = pace.window.lock().began;
         assert_eq!(pace.rest_after(MS, began + WINDOW), Duration::ZERO);
         assert!(!pace.is_contended(began + WINDOW));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_cleaner_rests_half_of_the_time_at_least() {
-        let pace = Pace::new();
+        let pace = ScanThrottle::new();
         let began = pace.window.lock().began;
         assert_eq!(pace.rest_after_writing(10 * MS, began + WINDOW), 10 * MS);
         pace.query_waited(WINDOW / 2);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_read_without_read_ahead_rests_as_long_as_the_last_one_took_times_the_share() {
-        let pace = Pace::new();
+        let pace = ScanThrottle::new();
         let began = pace.window.lock().began;
         pace.query_waited(WINDOW / 2);
         assert_eq!(pace.rest_before_read(began + WINDOW), Duration::ZERO);

@@ -8,32 +8,32 @@ use parking_lot::{Condvar, Mutex};
 /// Wakes one thread, or ends it. Waking it twice before it looks is waking it once; one that is
 /// stopped stays so.
 #[derive(Debug, Default)]
-pub struct Signal {
+pub struct Wakeup {
     woken: AtomicBool,
     stopped: AtomicBool,
     mutex: Mutex<()>,
     changed: Condvar,
 }
 
-impl Signal {
-    /// Ends the sleep of the thread, or the next if it does not sleep now. Cheap if nobody has
+impl Wakeup {
+    /// Ends the sleep of the thread, or the next if it does not sleep now. Cheap if no thread has
     /// slept since the last.
     pub fn wake(&self) {
-        // Always a swap: whoever clears the flag then sees what was done before this call.
+        // Always a swap: the thread that clears the flag sees what was done before this call.
         if !self.woken.swap(true, Ordering::AcqRel) {
             let _guard = self.mutex.lock();
             self.changed.notify_all();
         }
     }
 
-    /// Tells the thread to end.
+    /// Asks the thread to end.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         let _guard = self.mutex.lock();
         self.changed.notify_all();
     }
 
-    /// Whether the thread was told to end.
+    /// Whether the thread was asked to end.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_wake_up_is_kept_and_counts_once() {
-        let signal = Signal::default();
+        let signal = Wakeup::default();
         signal.wake();
         signal.wake();
         assert!(signal.rest(Duration::ZERO));
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_woken_and_stopped() {
-        let signal = Arc::new(Signal::default());
+        let signal = Arc::new(Wakeup::default());
         let sleeps = Arc::new(std::sync::atomic::AtomicU32::new(0));
         let thread = {
             let (signal, sleeps) = (signal.clone(), sleeps.clone());

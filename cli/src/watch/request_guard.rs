@@ -17,7 +17,7 @@ pub const TOKEN_HEADER: &str = "X-Tidepool-Token";
 
 /// What the checks compare with.
 #[derive(Debug)]
-pub struct Guard {
+pub struct RequestGuard {
     /// `host:port`, in lower case; on port 80 without it, too.
     hosts: Vec<String>,
     /// Of those, the names that the user gave: a proxy with such a name may speak TLS.
@@ -36,23 +36,23 @@ pub struct Claims<'a> {
     pub token: Option<&'a str>,
 }
 
-impl Guard {
+impl RequestGuard {
     /// For a server at `address`, also reachable as `names` (with or without a port), with a new
     /// token.
     ///
     /// # Errors
     /// If the system has no random numbers.
-    pub fn new(address: SocketAddr, names: &[String]) -> Result<Guard> {
+    pub fn new(address: SocketAddr, names: &[String]) -> Result<RequestGuard> {
         let mut bytes = [0_u8; 16];
         let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         if filled != Ok(bytes.len()) {
             return Err(Error::Local("the system gives no random numbers for a token".into()));
         }
         let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Guard::with_token(address, names, token))
+        Ok(RequestGuard::with_token(address, names, token))
     }
 
-    fn with_token(address: SocketAddr, names: &[String], token: String) -> Guard {
+    fn with_token(address: SocketAddr, names: &[String], token: String) -> RequestGuard {
         let port = address.port();
         let mut hosts = vec![address.to_string()];
         if address.ip().is_loopback() {
@@ -70,7 +70,7 @@ impl Guard {
         let unsaid = |host: &String| host.strip_suffix(":80").map(str::to_owned);
         let short: Vec<String> = hosts.iter().filter(|_| port == 80).filter_map(unsaid).collect();
         hosts.extend(short);
-        Guard { hosts, proxies, token }
+        RequestGuard { hosts, proxies, token }
     }
 
     /// The token.
@@ -122,8 +122,12 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn guard() -> Guard {
-        Guard::with_token("127.0.0.1:8306".parse().unwrap(), &["db.example".into()], "abc".into())
+    fn guard() -> RequestGuard {
+        RequestGuard::with_token(
+            "127.0.0.1:8306".parse().unwrap(),
+            &["db.example".into()],
+            "abc".into(),
+        )
     }
 
     #[test]
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_port_that_browsers_leave_out_may_be_missing() {
-        let guard = Guard::with_token("127.0.0.1:80".parse().unwrap(), &[], "abc".into());
+        let guard = RequestGuard::with_token("127.0.0.1:80".parse().unwrap(), &[], "abc".into());
         for host in ["127.0.0.1", "127.0.0.1:80", "localhost", "[::1]"] {
             let origin = format!("http://{host}");
             let claims = Claims { host: Some(host), origin: Some(&origin), token: Some("abc") };
@@ -199,7 +203,8 @@ mod tests {
     #[test]
     fn tokens_differ_and_are_long() {
         let address = "127.0.0.1:1".parse().unwrap();
-        let (a, b) = (Guard::new(address, &[]).unwrap(), Guard::new(address, &[]).unwrap());
+        let (a, b) =
+            (RequestGuard::new(address, &[]).unwrap(), RequestGuard::new(address, &[]).unwrap());
         assert_eq!(a.token().len(), 32);
         assert_ne!(a.token(), b.token());
     }

@@ -8,7 +8,7 @@ use tidepool_governor::Signal;
 
 /// A target size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Goal {
+pub struct SizeTarget {
     /// The size, bytes.
     pub bytes: u64,
     /// The signal that it answers.
@@ -21,7 +21,7 @@ pub struct Goal {
     pub while_short: bool,
 }
 
-impl Goal {
+impl SizeTarget {
     /// The size to step towards from `size_bytes`, where the governor would now have `target_bytes`
     /// (`None`: it knows no limit). The present size when there is nothing more to be done.
     pub fn towards(self, size_bytes: u64, target_bytes: Option<u64>) -> u64 {
@@ -39,12 +39,12 @@ impl Goal {
 mod tests {
     use super::*;
 
-    fn goal(bytes: u64, while_short: bool) -> Goal {
-        Goal { bytes, signal: Signal::RoomShrank, grows: false, urgent: false, while_short }
+    fn target(bytes: u64, while_short: bool) -> SizeTarget {
+        SizeTarget { bytes, signal: Signal::RoomShrank, grows: false, urgent: false, while_short }
     }
 
-    fn growth(bytes: u64) -> Goal {
-        Goal { grows: true, ..goal(bytes, false) }
+    fn growth(bytes: u64) -> SizeTarget {
+        SizeTarget { grows: true, ..target(bytes, false) }
     }
 
     #[test]
@@ -57,22 +57,22 @@ mod tests {
 
     #[test]
     fn shrinking_for_room_that_went_ends_when_it_is_back() {
-        assert_eq!(goal(40, true).towards(60, Some(50)), 40);
-        assert_eq!(goal(40, true).towards(60, Some(60)), 60);
-        assert_eq!(goal(40, true).towards(60, Some(90)), 60);
-        assert_eq!(goal(40, true).towards(60, None), 40);
+        assert_eq!(target(40, true).towards(60, Some(50)), 40);
+        assert_eq!(target(40, true).towards(60, Some(60)), 60);
+        assert_eq!(target(40, true).towards(60, Some(90)), 60);
+        assert_eq!(target(40, true).towards(60, None), 40);
     }
 
     #[test]
     fn shrinking_for_another_reason_goes_all_the_way() {
-        assert_eq!(goal(40, false).towards(60, Some(90)), 40);
-        assert_eq!(goal(40, true).towards(40, Some(90)), 40, "and ends there");
+        assert_eq!(target(40, false).towards(60, Some(90)), 40);
+        assert_eq!(target(40, true).towards(40, Some(90)), 40, "and ends there");
     }
 
     #[test]
     fn a_size_beyond_it_that_others_set_is_left() {
-        assert_eq!(goal(40, false).towards(30, Some(90)), 30);
-        assert_eq!(goal(40, true).towards(30, Some(35)), 30);
+        assert_eq!(target(40, false).towards(30, Some(90)), 30);
+        assert_eq!(target(40, true).towards(30, Some(35)), 30);
         assert_eq!(growth(100).towards(150, Some(200)), 150);
     }
 }

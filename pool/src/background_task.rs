@@ -1,11 +1,11 @@
 //! Panics in background work.
 //!
 //! A panic is a bug, and ends its thread. Of a background thread that is the worst that can happen:
-//! others wait for what it would have done next, and nothing tells them that it is gone. So a
-//! thread runs its steps through [`Steps`], which logs a panic and lets the thread go on: what the
-//! step held it gave back as it unwound, and what it did not do is still to be done. Where a panic
-//! leaves more unknown than that, [`survive`] makes an error of it, and the code around does what
-//! it does about a failed disk.
+//! others wait for what it would have done next, and can't see that it is gone. So a thread runs
+//! its steps through [`Steps`], which logs a panic and lets the thread go on: what the step held it
+//! gave back as it unwound, and what it did not do is still to be done. Where a panic leaves more
+//! unknown than that, [`catch_panic`] makes an error of it, and the code around does what it does
+//! about a failed disk.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,12 +16,12 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Runs `body`; `None` if it panicked, which the log then tells of `what`.
+/// Runs `body`; `None` if it panicked, which the log then reports with `what`.
 ///
 /// Whatever `body` changes must be right at any point at which it may panic, or be put right by the
 /// caller.
-pub fn survive<R>(what: impl Display, body: impl FnOnce() -> R) -> Option<R> {
-    // What the panic said is told by the panic hook.
+pub fn catch_panic<R>(what: impl Display, body: impl FnOnce() -> R) -> Option<R> {
+    // The panic hook reports what the panic said.
     catch_unwind(AssertUnwindSafe(body))
         .inspect_err(|_| tracing::error!("{what} panicked; please report this"))
         .ok()
@@ -29,15 +29,15 @@ pub fn survive<R>(what: impl Display, body: impl FnOnce() -> R) -> Option<R> {
 
 /// Runs the steps of a thread, which outlives a panic in one of them.
 #[derive(Debug)]
-pub struct Steps {
+pub struct StepRunner {
     thread: &'static str,
     pause: Duration,
 }
 
-impl Steps {
+impl StepRunner {
     /// Of the thread of this name.
-    pub fn new(thread: &'static str) -> Steps {
-        Steps { thread, pause: PAUSE }
+    pub fn new(thread: &'static str) -> StepRunner {
+        StepRunner { thread, pause: PAUSE }
     }
 
     /// Runs a step.
@@ -45,7 +45,7 @@ impl Steps {
     /// # Errors
     /// It panicked: how long to rest before the next one.
     pub fn run<R>(&mut self, step: impl FnOnce() -> R) -> Result<R, Duration> {
-        match survive(format_args!("a step of the thread {}", self.thread), step) {
+        match catch_panic(format_args!("a step of the thread {}", self.thread), step) {
             Some(result) => {
                 self.pause = PAUSE;
                 Ok(result)
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn rests_grow_until_a_step_succeeds() {
-        let mut steps = Steps::new("test");
+        let mut steps = StepRunner::new("test");
         let mut fails = || steps.run(|| panic!("on purpose")).map(|()| unreachable!());
         let rests: Vec<Duration> = (0..9).map_while(|_| fails().err()).collect();
         assert_eq!(rests[..3], [PAUSE, 2 * PAUSE, 4 * PAUSE]);

@@ -2,7 +2,7 @@
 //!
 //! [`PageView`] is what a search needs of a page. `[u8]` implements it for a page that is latched,
 //! and [`RacyBytes`] for one that is not. The racy reads are aligned, relaxed 8-byte atomic loads:
-//! they may see any mixture of old and new bytes, never tear the program. Whoever uses their
+//! they may see any mixture of old and new bytes, never tear the program. A caller that uses their
 //! results must ask the latch (`OptimisticGuard::validate`) before believing them, and must bound
 //! its own loops: an offset read from such a page may be anything, hence every read is checked and
 //! answers [`Retry`] when it points outside the page.
@@ -206,7 +206,7 @@ mod tests {
             same in any::<bool>(),
         ) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            // SAFETY: the vector outlives the view, is aligned to 8, and nobody writes it.
+            // SAFETY: the vector outlives the view, is aligned to 8, and no thread writes it.
             let racy = unsafe { RacyBytes::new(words.as_ptr().cast(), words.len() * 8) };
             let plain = &bytes[..];
             prop_assert_eq!(racy.size(), plain.size());

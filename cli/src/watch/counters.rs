@@ -10,7 +10,7 @@ use crate::server::{Named, number};
 
 /// Counters as they stand. `None`: this server or machine does not report it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Totals {
+pub struct Counters {
     /// Statements.
     pub questions: Option<u64>,
     /// Rows read: as the engine counts them, or where it doesn't (MariaDB's InnoDB), those that
@@ -57,7 +57,7 @@ const ROWS: [&str; 7] = [
     "handler_read_rnd_next",
 ];
 
-impl Totals {
+impl Counters {
     /// From one look: the server's status, `/proc/<pid>/io`, pages swapped in and out, processor
     /// seconds.
     pub fn new(
@@ -66,12 +66,12 @@ impl Totals {
         io: Option<(u64, u64)>,
         swap_pages: Option<(u64, u64)>,
         cpu_s: Option<f64>,
-    ) -> Totals {
+    ) -> Counters {
         let prefix = engine.prefix();
         let own = |name: &str| number(status, &format!("{prefix}_{name}"));
         let asked_for = || ROWS.iter().map(|name| number(status, name)).sum::<Option<u64>>();
         let page_bytes = rustix::param::page_size() as u64;
-        Totals {
+        Counters {
             questions: number(status, "questions"),
             rows_read: own("rows_read").or_else(asked_for),
             read_requests: own("buffer_pool_read_requests"),
@@ -105,7 +105,7 @@ mod tests {
         let handlers: Vec<(&str, u64)> = ROWS.iter().map(|name| (*name, 2)).collect();
         let of = |engine, counters: &[(&str, u64)]| {
             let all = [handlers.as_slice(), counters].concat();
-            Totals::new(engine, &named(&all), None, None, None).rows_read
+            Counters::new(engine, &named(&all), None, None, None).rows_read
         };
         assert_eq!(of(Engine::Innodb, &[]), Some(14));
         assert_eq!(of(Engine::Innodb, &[("tidepool_rows_read", 5)]), Some(14));
@@ -116,14 +116,14 @@ mod tests {
     fn the_disk_is_the_processs_or_else_the_engines() {
         let status = named(&[("innodb_data_read", 10), ("innodb_data_written", 20)]);
         let of = |io| {
-            let totals = Totals::new(Engine::Innodb, &status, io, Some((1, 2)), None);
-            (totals.disk_read_bytes, totals.disk_write_bytes)
+            let counters = Counters::new(Engine::Innodb, &status, io, Some((1, 2)), None);
+            (counters.disk_read_bytes, counters.disk_write_bytes)
         };
         assert_eq!(of(None), (Some(10), Some(20)));
         assert_eq!(of(Some((30, 40))), (Some(30), Some(40)));
-        let totals = Totals::new(Engine::Innodb, &status, None, Some((1, 2)), None);
-        assert_eq!(totals.swap_out_bytes, totals.swap_in_bytes.map(|bytes| 2 * bytes));
+        let counters = Counters::new(Engine::Innodb, &status, None, Some((1, 2)), None);
+        assert_eq!(counters.swap_out_bytes, counters.swap_in_bytes.map(|bytes| 2 * bytes));
         // A figure that is not reported is not 0.
-        assert_eq!((totals.questions, totals.rows_read, totals.cpu_s), (None, None, None));
+        assert_eq!((counters.questions, counters.rows_read, counters.cpu_s), (None, None, None));
     }
 }

@@ -1,37 +1,38 @@
 //! Guards: a page in hand, shared, exclusive, or optimistic. Dropping one gives its latch back.
 //!
 //! A latched page cannot be evicted, and nothing else holds it: there are no pins. An optimistic
-//! guard holds nothing at all; the page may change or leave under it, which validation tells.
+//! guard holds nothing at all; the page may change or leave under it, and validation finds that
+//! out.
 
 use std::cmp::Ordering;
 use std::ops::Deref;
 
 use crate::latch::{PageWord, Word};
 use crate::page::{self, Lsn, PageId};
+use crate::page_view::{PageView, RacyBytes, Retry};
 use crate::pool::Pool;
 use crate::space::Space;
 use crate::sync::Wants;
-use crate::view::{PageView, RacyBytes, Retry};
 
 /// What all guards know of their page.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct PageRef<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) word: &'a PageWord,
     pub(crate) id: PageId,
     pub(crate) frame: u32,
 }
 
-/// A page that others may read too, and nobody changes.
+/// A page that other threads may read too, and that none changes.
 pub struct SharedGuard<'a> {
-    place: Place<'a>,
+    place: PageRef<'a>,
     bytes: &'a [u8],
 }
 
 impl<'a> SharedGuard<'a> {
     /// Takes over a shared latch that the caller holds.
     #[inline]
-    pub(crate) fn new(place: Place<'a>) -> SharedGuard<'a> {
+    pub(crate) fn new(place: PageRef<'a>) -> SharedGuard<'a> {
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
         // SAFETY: the shared latch is held until the guard is dropped.
         let bytes = unsafe { place.pool.frames().bytes(place.frame) };
@@ -65,9 +66,9 @@ impl Drop for SharedGuard<'_> {
     }
 }
 
-/// A page that nobody else sees.
+/// A page that no other thread sees.
 pub struct ExclusiveGuard<'a> {
-    place: Place<'a>,
+    place: PageRef<'a>,
     bytes: &'a mut [u8],
     /// The bytes were (or may have been) written under this latch.
     changed: bool,
@@ -78,7 +79,7 @@ pub struct ExclusiveGuard<'a> {
 impl<'a> ExclusiveGuard<'a> {
     /// Takes over an exclusive latch that the caller holds.
     #[inline]
-    pub(crate) fn new(place: Place<'a>, changed: bool, fresh: bool) -> ExclusiveGuard<'a> {
+    pub(crate) fn new(place: PageRef<'a>, changed: bool, fresh: bool) -> ExclusiveGuard<'a> {
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to write")]
         // SAFETY: the exclusive latch is held until the guard is dropped or downgraded.
         let bytes = unsafe { place.pool.frames().bytes_mut(place.frame) };
@@ -143,11 +144,11 @@ impl Drop for ExclusiveGuard<'_> {
     }
 }
 
-/// A page read without a latch. What its reads return is to be believed after
+/// A page read without a latch. What its reads return is valid only after
 /// [`OptimisticGuard::validate`], and not before.
 #[derive(Clone, Copy)]
 pub struct OptimisticGuard<'a> {
-    place: Place<'a>,
+    place: PageRef<'a>,
     seen: Word,
     bytes: RacyBytes<'a>,
 }
@@ -155,7 +156,7 @@ pub struct OptimisticGuard<'a> {
 impl<'a> OptimisticGuard<'a> {
     /// `seen` is what the word was, not exclusively latched, before any byte is read.
     #[inline]
-    pub(crate) fn new(place: Place<'a>, seen: Word) -> OptimisticGuard<'a> {
+    pub(crate) fn new(place: PageRef<'a>, seen: Word) -> OptimisticGuard<'a> {
         let size = place.pool.frames().page_size().bytes();
         #[expect(unsafe_code, reason = "the module that reads under writers' hands")]
         // SAFETY: frames stay mapped as long as the pool, and are aligned to at least 4096.
@@ -181,8 +182,8 @@ impl<'a> OptimisticGuard<'a> {
         Ok(SharedGuard::new(self.place))
     }
 
-    /// An exclusive latch, if the page is still as it was and nobody reads it under a latch; never
-    /// waits.
+    /// An exclusive latch, if the page is still as it was and no thread reads it under a latch;
+    /// never waits.
     pub fn upgrade_exclusive(self) -> Result<ExclusiveGuard<'a>, Retry> {
         self.place.word.try_upgrade(self.seen, Wants::Exclusive).ok_or(Retry)?;
         Ok(ExclusiveGuard::new(self.place, false, false))
@@ -242,6 +243,6 @@ pub(crate) fn place<'a>(
     word: &'a PageWord,
     no: u32,
     frame: u32,
-) -> Place<'a> {
-    Place { pool, word, id: PageId::new(space.id(), no), frame }
+) -> PageRef<'a> {
+    PageRef { pool, word, id: PageId::new(space.id(), no), frame }
 }

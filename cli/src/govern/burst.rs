@@ -1,4 +1,4 @@
-//! Detects a rush: others take the room so fast that a small step down would come too late.
+//! Detects a burst: others take the room so fast that a small step down would come too late.
 //!
 //! A step has a fixed cost, a tenth of a second. One that gives back 20 MiB in that time, while a
 //! neighbour takes 70, leaves less room than before, and the next step runs while the kernel swaps.
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use tidepool_governor::Decision;
 use tidepool_governor::signals::{Place, Room};
 
-use super::stride::URGENT_SHARE;
+use super::step_size::URGENT_SHARE;
 use crate::bytes::MIB;
 
 /// Time from a decision until a large step, and the step before it, have given their memory back.
 const STEP_TAKES: Duration = Duration::from_millis(300);
-/// A rush lasts this long after its last sign.
+/// A burst lasts this long after its last sign.
 const LASTS: Duration = Duration::from_secs(1);
 /// Less than this between two readings is noise.
 const NOISE_BYTES: u64 = 4 * MIB;
@@ -26,12 +26,12 @@ const CLOSEST: Duration = Duration::from_millis(20);
 
 /// The recent growth of the others.
 #[derive(Debug, Default)]
-pub struct Rush {
+pub struct BurstDetector {
     last: Option<Reading>,
     /// The last check of the room since then: when, and the room.
     glance: Option<(Instant, u64)>,
     until: Option<Instant>,
-    /// The last reading is a sign of a rush: no room would be left when a step ends.
+    /// The last reading is a sign of a burst: no room would be left when a step ends.
     now: bool,
 }
 
@@ -47,7 +47,7 @@ struct Reading {
     size: u64,
 }
 
-impl Rush {
+impl BurstDetector {
     /// At `now`, between two readings, the room was `room_bytes`.
     pub fn glance(&mut self, now: Instant, room_bytes: u64) {
         self.glance = Some((now, room_bytes));
@@ -96,8 +96,8 @@ impl Rush {
     }
 }
 
-/// The reason of a step, also where a rush makes it larger ([`at_most`](Rush::at_most)) than the
-/// room alone would.
+/// The reason of a step, also where a burst makes it larger ([`at_most`](BurstDetector::at_most))
+/// than the room alone would.
 pub fn reason(decision: &Decision, at_most: Option<u64>) -> String {
     let reason = decision.reason.clone();
     match at_most.is_some_and(|most| most < decision.to_bytes) {
@@ -134,25 +134,32 @@ mod tests {
     const SIZE: u64 = 800 * MIB;
 
     /// A pool that holds all of its `size` beside `others`.
-    fn observe(rush: &mut Rush, now: Instant, size: u64, others: u64, left: u64) {
-        observe_in(rush, now, Place::Machine, size, others, left);
+    fn observe(burst: &mut BurstDetector, now: Instant, size: u64, others: u64, left: u64) {
+        observe_in(burst, now, Place::Machine, size, others, left);
     }
 
-    fn observe_in(rush: &mut Rush, now: Instant, place: Place, size: u64, others: u64, left: u64) {
+    fn observe_in(
+        burst: &mut BurstDetector,
+        now: Instant,
+        place: Place,
+        size: u64,
+        others: u64,
+        left: u64,
+    ) {
         let used_bytes = size + others;
         let room = Room { limit_bytes: used_bytes + left, used_bytes, place };
-        rush.observe(now, size, size, &room, HEADROOM);
+        burst.observe(now, size, size, &room, HEADROOM);
     }
 
     /// Others that grow by `step` every `pace`, with `left` of room at the third reading.
     fn seen(step: u64, pace: Duration, left: u64) -> Option<u64> {
-        let (mut rush, start) = (Rush::default(), Instant::now());
+        let (mut burst, start) = (BurstDetector::default(), Instant::now());
         for reading in 0..3u32 {
             let others = 200 * MIB + u64::from(reading) * step;
             let left = left + u64::from(2 - reading) * step;
-            observe(&mut rush, start + pace * reading, SIZE, others, left);
+            observe(&mut burst, start + pace * reading, SIZE, others, left);
         }
-        rush.at_most(start + pace * 2, SIZE, false)
+        burst.at_most(start + pace * 2, SIZE, false)
     }
 
     #[test]
@@ -174,29 +181,29 @@ mod tests {
 
     #[test]
     fn another_limit_that_binds_is_no_rush() {
-        let (mut rush, start) = (Rush::default(), Instant::now());
+        let (mut burst, start) = (BurstDetector::default(), Instant::now());
         let group = Place::Cgroup("/sys/fs/cgroup/db".into());
         let later = |ms| start + Duration::from_millis(ms);
-        observe_in(&mut rush, start, group.clone(), SIZE, 200 * MIB, 120 * MIB);
+        observe_in(&mut burst, start, group.clone(), SIZE, 200 * MIB, 120 * MIB);
         // The machine has slowly become the tighter one, and on it there are many more.
-        observe(&mut rush, later(100), SIZE, 9000 * MIB, 119 * MIB);
-        assert_eq!(rush.at_most(later(100), SIZE, false), None);
-        observe_in(&mut rush, later(200), group, SIZE, 201 * MIB, 119 * MIB);
-        observe(&mut rush, later(300), SIZE, 9001 * MIB, 118 * MIB);
-        assert_eq!(rush.at_most(later(300), SIZE, true), None);
+        observe(&mut burst, later(100), SIZE, 9000 * MIB, 119 * MIB);
+        assert_eq!(burst.at_most(later(100), SIZE, false), None);
+        observe_in(&mut burst, later(200), group, SIZE, 201 * MIB, 119 * MIB);
+        observe(&mut burst, later(300), SIZE, 9001 * MIB, 118 * MIB);
+        assert_eq!(burst.at_most(later(300), SIZE, true), None);
     }
 
     #[test]
     fn a_burst_has_the_pace_that_it_has_since_the_last_glance() {
         let seen = |glance: Option<(u64, u64)>, taken: u64| {
-            let (mut rush, start) = (Rush::default(), Instant::now());
+            let (mut burst, start) = (BurstDetector::default(), Instant::now());
             let later = |ms| start + Duration::from_millis(ms);
-            observe(&mut rush, start, SIZE, 200 * MIB, 110 * MIB);
+            observe(&mut burst, start, SIZE, 200 * MIB, 110 * MIB);
             if let Some((ms, room)) = glance {
-                rush.glance(later(ms), room * MIB);
+                burst.glance(later(ms), room * MIB);
             }
-            observe(&mut rush, later(100), SIZE, (200 + taken) * MIB, (110 - taken) * MIB);
-            rush.at_most(later(100), SIZE, false).is_some()
+            observe(&mut burst, later(100), SIZE, (200 + taken) * MIB, (110 - taken) * MIB);
+            burst.at_most(later(100), SIZE, false).is_some()
         };
         // 25 MiB in a tenth of a second leave enough, and in a fiftieth they don't.
         assert!(!seen(None, 25));
@@ -208,12 +215,12 @@ mod tests {
 
     #[test]
     fn it_ends_a_second_after_its_last_sign() {
-        let (mut rush, start) = (Rush::default(), Instant::now());
-        observe(&mut rush, start, SIZE, 200 * MIB, 80 * MIB);
-        observe(&mut rush, start + Duration::from_millis(50), SIZE, 230 * MIB, 50 * MIB);
-        observe(&mut rush, start + Duration::from_millis(900), SIZE, 230 * MIB, 50 * MIB);
+        let (mut burst, start) = (BurstDetector::default(), Instant::now());
+        observe(&mut burst, start, SIZE, 200 * MIB, 80 * MIB);
+        observe(&mut burst, start + Duration::from_millis(50), SIZE, 230 * MIB, 50 * MIB);
+        observe(&mut burst, start + Duration::from_millis(900), SIZE, 230 * MIB, 50 * MIB);
         let at_most =
-            |ms, out_of_room| rush.at_most(start + Duration::from_millis(ms), SIZE, out_of_room);
+            |ms, out_of_room| burst.at_most(start + Duration::from_millis(ms), SIZE, out_of_room);
         assert!(at_most(1049, true).is_some());
         assert!(at_most(1049, false).is_none());
         assert!(at_most(1050, true).is_none());
@@ -221,11 +228,11 @@ mod tests {
 
     #[test]
     fn what_a_step_seems_to_leave_to_others_is_no_pace() {
-        let (mut rush, start) = (Rush::default(), Instant::now());
+        let (mut burst, start) = (BurstDetector::default(), Instant::now());
         let after = start + Duration::from_millis(50);
-        observe(&mut rush, start, SIZE, 200 * MIB, 80 * MIB);
-        observe(&mut rush, after, SIZE / 2, 230 * MIB, 150 * MIB);
-        assert!(rush.at_most(after, SIZE / 2, false).is_none());
-        assert!(rush.at_most(after, SIZE / 2, true).is_some());
+        observe(&mut burst, start, SIZE, 200 * MIB, 80 * MIB);
+        observe(&mut burst, after, SIZE / 2, 230 * MIB, 150 * MIB);
+        assert!(burst.at_most(after, SIZE / 2, false).is_none());
+        assert!(burst.at_most(after, SIZE / 2, true).is_some());
     }
 }

@@ -20,7 +20,7 @@ use crate::facts::process::Running;
 
 /// What became of binding the name.
 #[derive(Debug)]
-pub enum Alone {
+pub enum SingleInstance {
     /// It is this process's, for as long as the listener lives.
     Ours(UnixListener),
     /// This process governs already.
@@ -30,23 +30,23 @@ pub enum Alone {
 }
 
 /// Binds the name of the server's process.
-pub fn bind(server: Running) -> Alone {
+pub fn bind(server: Running) -> SingleInstance {
     bind_name(&format!("tidepool-govern-{}", server.key()), owner(server.pid))
 }
 
-fn bind_name(name: &str, owner: Option<u32>) -> Alone {
+fn bind_name(name: &str, owner: Option<u32>) -> SingleInstance {
     let address = match SocketAddr::from_abstract_name(name) {
         Ok(address) => address,
-        Err(error) => return Alone::Unknown(error.to_string()),
+        Err(error) => return SingleInstance::Unknown(error.to_string()),
     };
     match UnixListener::bind_addr(&address) {
-        Ok(listener) => Alone::Ours(listener),
+        Ok(listener) => SingleInstance::Ours(listener),
         Err(error) if error.kind() == ErrorKind::AddrInUse => holder(&address, owner),
-        Err(error) => Alone::Unknown(error.to_string()),
+        Err(error) => SingleInstance::Unknown(error.to_string()),
     }
 }
 
-fn holder(address: &SocketAddr, owner: Option<u32>) -> Alone {
+fn holder(address: &SocketAddr, owner: Option<u32>) -> SingleInstance {
     let peer = UnixStream::connect_addr(address)
         .and_then(|stream| socket_peercred(&stream).map_err(Into::into));
     match peer {
@@ -54,13 +54,13 @@ fn holder(address: &SocketAddr, owner: Option<u32>) -> Alone {
             let uid = peer.uid.as_raw();
             let own = rustix::process::geteuid().as_raw();
             if uid == 0 || uid == own || Some(uid) == owner {
-                return Alone::Another(peer.pid.as_raw_nonzero().get().unsigned_abs());
+                return SingleInstance::Another(peer.pid.as_raw_nonzero().get().unsigned_abs());
             }
             let pid = peer.pid.as_raw_nonzero();
-            Alone::Unknown(format!("process {pid} of user {uid} has taken its name"))
+            SingleInstance::Unknown(format!("process {pid} of user {uid} has taken its name"))
         }
         // It has just ended, or takes no connection: the next try says more.
-        Err(error) => Alone::Unknown(error.to_string()),
+        Err(error) => SingleInstance::Unknown(error.to_string()),
     }
 }
 
@@ -76,10 +76,10 @@ mod tests {
     #[test]
     fn a_name_is_had_once_and_free_again_when_its_holder_ends() {
         let name = format!("tidepool-test-{}", std::process::id());
-        let Alone::Ours(first) = bind_name(&name, None) else { panic!("it is free") };
-        let Alone::Another(pid) = bind_name(&name, None) else { panic!("it is taken") };
+        let SingleInstance::Ours(first) = bind_name(&name, None) else { panic!("it is free") };
+        let SingleInstance::Another(pid) = bind_name(&name, None) else { panic!("it is taken") };
         assert_eq!(pid, std::process::id());
         drop(first);
-        assert!(matches!(bind_name(&name, None), Alone::Ours(_)));
+        assert!(matches!(bind_name(&name, None), SingleInstance::Ours(_)));
     }
 }

@@ -1,16 +1,16 @@
-//! What is in the pool, page by page, for whoever asks: no latch, no mutex, nobody waits.
+//! The pages in the pool, one by one: no latch, no mutex, no waiting.
 //!
 //! The walk goes over the frames' descriptors and looks at each page's header with racy reads.
 //! Every page that is reported was there when it was looked at; one that comes, goes or moves
 //! during the walk may be missed. So the whole is no snapshot.
 
 use crate::page::{PAGE_NO, PAGE_TYPE, PageId, PageType, SPACE_ID, TREE_ID};
+use crate::page_view::{PageView, RacyBytes, Retry};
 use crate::pool::Pool;
-use crate::view::{PageView, RacyBytes, Retry};
 
 /// A resident page, as [`Pool::for_each_resident`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct ResidentPage {
     /// Which page.
     pub id: PageId,
     /// What it holds; [`PageType::FREE`] too while it is being read.
@@ -26,14 +26,14 @@ pub struct Resident {
 impl Pool {
     /// Calls `visit` for every resident page, in the order of the frames. Costs about two cache
     /// misses a page.
-    pub fn for_each_resident(&self, mut visit: impl FnMut(Resident)) {
+    pub fn for_each_resident(&self, mut visit: impl FnMut(ResidentPage)) {
         let frames = self.frames();
         for frame in 0..frames.highest() {
             let descriptor = frames.descriptor(frame);
             let Some(id) = descriptor.page() else { continue };
             let (page_type, tree_id) =
                 owner(&frames.racy(frame), id).unwrap_or((PageType::FREE, 0));
-            let resident = Resident {
+            let resident = ResidentPage {
                 id,
                 page_type,
                 tree_id,
