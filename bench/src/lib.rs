@@ -6,7 +6,7 @@
 //! - [`workload`]: what is done to a store, and for how long.
 //! - [`figures`]: what is measured: latencies, memory of the process, bytes on disk.
 //! - [`task`]: one workload on one store: load, measure, close, open again, check.
-//! - [`process`]: a task in a process of its own, in a memory cgroup if it says so.
+//! - [`process`]: a task in a separate process, in a memory cgroup if it says so.
 //! - [`turns`]: all of them, by turns, with a progress bar.
 //! - [`table`]: the medians, as markdown.
 //! - [`bytes`]: sizes as people write them. [`error`]: what can go wrong.

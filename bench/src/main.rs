@@ -16,7 +16,7 @@ use tidepool_bench::{Error, Result, bytes, process, table};
 
 /// Measures the embedded engine against embedded peers.
 ///
-/// Each workload on each store runs in a process of its own, the stores by turns. The result is a
+/// Each workload on each store runs in a separate process, the stores by turns. The result is a
 /// page of markdown: medians, and Tidepool's ratio to the best peer.
 #[derive(Parser)]
 #[command(name = "tidepool-bench", version)]
@@ -39,7 +39,7 @@ struct Args {
     /// How long each measurement takes; a load takes what it takes.
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     seconds: f64,
-    /// The memory that each store is told to use.
+    /// The memory that each store may use.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = bytes::parse)]
     memory: u64,
     /// Where the data go while it runs: a directory on the disk that is meant.

@@ -1,4 +1,4 @@
-//! A task in a process of its own: the program runs itself again. The task goes there as JSON, its
+//! A task in a separate process: the program runs itself again. The task goes there as JSON, its
 //! figures come back as JSON.
 
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The hidden option that a process of a task is started with.
 pub const OPTION: &str = "--one";
-/// What a confined process gets beyond the memory that its store is told to use: for the program,
+/// What a confined process gets beyond the memory that its store may use: for the program,
 /// and buffers of threads.
 const CONFINED_EXTRA_BYTES: u64 = 48 << 20;
 /// How often is looked whether it has ended.
@@ -64,7 +64,7 @@ pub fn run(program: &Path, task: &Task, confined: bool, stop: &AtomicBool) -> Re
         workload: task.workload.name(),
         message,
     };
-    // Nobody else kills it so, and elsewhere than in a cgroup that is no figure but an accident.
+    // Nothing else kills it so, and elsewhere than in a cgroup that is no figure but an accident.
     if confined && status.signal() == Some(SIGKILL) {
         return Ok(End::OutOfMemory);
     }
@@ -99,7 +99,7 @@ pub fn run_one(json: &str) -> Result<String> {
     let one: One = serde_json::from_str(json)
         .map_err(|error| Error::Usage(format!("{OPTION} is for the program itself: {error}")))?;
     if let Some(procs) = &one.join {
-        // 0 is whoever writes it.
+        // 0 is the process that writes it.
         std::fs::write(procs, "0").map_err(Error::at(procs))?;
     }
     let figures = one.task.run()?;

@@ -43,7 +43,7 @@ What the kernel caches of files is in neither.\n\n";
         let grown = figures.iter().map(|f| f.disk_bytes as f64 - f.disk_before_bytes as f64);
         Some(format!("{now} ({:+.0})", median(grown.collect()) / MIB as f64))
     });
-    text += "\n## What each was told\n\n";
+    text += "\n## Settings of each\n\n";
     for store in &settings.stores {
         let _ = writeln!(text, "* **{} {}**: {}.", store.name(), store.version(), store.settings());
     }

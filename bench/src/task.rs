@@ -21,10 +21,10 @@ use std::path::PathBuf;
 
 /// Rows of a scan when all are read: a read transaction shouldn't be long by accident.
 const SCAN_ROWS: u64 = 10_000;
-/// Least rows: eight threads have some of their own, and a scan has its hundred.
+/// Least rows: each of eight threads has some, and a scan has its hundred.
 pub const ROWS_MIN: u64 = 200;
 
-/// What is to be done.
+/// What the task does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// On what.
@@ -41,7 +41,7 @@ pub struct Task {
     pub threads: usize,
     /// How long.
     pub seconds: f64,
-    /// The memory that the store is told to use.
+    /// The memory that the store may use.
     pub memory_bytes: u64,
 }
 

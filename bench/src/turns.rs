@@ -17,7 +17,7 @@ use std::time::Duration;
 /// work for the store have some of it.
 const OTHERS_MAX: f64 = 0.2;
 
-/// What is to be measured.
+/// What is measured.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// On what.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub threads: usize,
     /// How long each measurement takes.
     pub seconds: f64,
-    /// The memory that each store is told to use.
+    /// The memory that each store may use.
     pub memory_bytes: u64,
     /// Where the data go.
     pub dir: PathBuf,

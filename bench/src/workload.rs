@@ -145,7 +145,7 @@ impl Workload {
         }
     }
 
-    /// How many threads work, if so many are asked for.
+    /// How many threads work, if `asked` are asked for.
     fn threads(self, asked: usize) -> usize {
         match self {
             Workload::ReadsThreads => asked,

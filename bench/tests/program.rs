@@ -40,7 +40,7 @@ fn a_run_leaves_a_page_and_nothing_else() {
     assert_eq!(cells.len(), 6, "{text}");
     assert!(cells[2..4].iter().all(|cell| cell.replace(',', "").parse::<u64>().is_ok()), "{text}");
     for title in
-        ["## Speed", "## Latency", "## Work", "## Memory", "## Disk", "## What each was told"]
+        ["## Speed", "## Latency", "## Work", "## Memory", "## Disk", "## Settings of each"]
     {
         assert!(text.contains(title), "{text}");
     }

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example undo_volume -- <directory> [transactions]`
 //!
-//! Each of four threads updates rows at random, one a transaction. First with nobody who reads
+//! Each of four threads updates rows at random, one a transaction. First with no session that reads
 //! old versions, then beside a transaction that keeps all of them.
 
 use std::path::Path;

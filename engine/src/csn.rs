@@ -13,12 +13,12 @@
 //! ```
 //!
 //! # Memory
-//! Words live in chunks of [`CHUNK_IDS`] ids. A chunk goes back to the free list as soon as nobody
-//! can learn anything from it: every id in it has ended, and for every live read view either the
-//! whole chunk is younger than the view (`first id >= view.high`) or the whole chunk committed
+//! Words live in chunks of [`CHUNK_IDS`] ids. A chunk goes back to the free list as soon as no
+//! reader can learn anything from it: every id in it has ended, and for every live read view either
+//! the whole chunk is younger than the view (`first id >= view.high`) or the whole chunk committed
 //! before it (`newest csn <= view.csn`). *A missing chunk therefore means: ended, and visible to
-//! whoever may ask.* So an old view (a dump of hours) and an old writer each pin the few chunks
-//! that straddle their own beginning, and nothing that happens later.
+//! any reader that may ask.* So an old view (a dump of hours) and an old writer each pin the few
+//! chunks that straddle their own beginning, and nothing that happens later.
 //!
 //! # Protocol
 //! Chunks are never returned to the allocator before the table is dropped, so that a late reader
@@ -59,7 +59,7 @@ impl Csn {
     pub const FIRST: Csn = Csn(1);
 }
 
-/// What the table is told of a live read view ([`ReadView`](crate::trx::ReadView)).
+/// What the table knows of a live read view ([`ReadView`](crate::trx::ReadView)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewBounds {
     /// It sees the commits up to this one.
@@ -223,8 +223,8 @@ impl CsnTable {
     }
 
     /// Hands out an id below `limit`, or none when they are used up. `views` gives the live views'
-    /// bounds when chunks are to be reclaimed (once in [`CHUNK_IDS`] calls); it returns `None` if
-    /// they cannot be told at the moment.
+    /// bounds when it reclaims chunks (once in [`CHUNK_IDS`] calls); it returns `None` if
+    /// they are not known at the moment.
     pub fn assign(
         &self,
         limit: TrxId,
@@ -290,9 +290,9 @@ impl CsnTable {
     }
 
     /// Moves `low` over ids that have rolled back, or whose commits are published: a view must not
-    /// see by `low` what is newer than its CSN. Whoever ends the id that `low` stands at finds it
-    /// there: the word, or `published`, is stored before `low` is loaded here, `low` is stored
-    /// before the next word and `published` are loaded, and all of these are sequentially
+    /// see by `low` what is newer than its CSN. The thread that ends the id that `low` stands at
+    /// finds it there: the word, or `published`, is stored before `low` is loaded here, `low` is
+    /// stored before the next word and `published` are loaded, and all of these are sequentially
     /// consistent.
     fn raise_low(&self) {
         loop {
@@ -303,7 +303,7 @@ impl CsnTable {
             let next = match self.word(TrxId(low)) {
                 Some(ACTIVE) => return,
                 Some(ROLLED_BACK) => low + 1,
-                // Whoever commits this one has still to publish it, and comes here then.
+                // The thread that commits this one has still to publish it, and comes here then.
                 Some(csn) if csn > self.published.load(Ordering::SeqCst) => return,
                 Some(_) => low + 1,
                 // The whole chunk has ended and is gone.

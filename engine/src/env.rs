@@ -1,8 +1,8 @@
 //! The environment: what everything above the redo log shares.
 //!
 //! Storage, buffer pool, redo log, the open spaces, and whether writing has stopped. Opening one
-//! makes a new data directory, or recovers what a crash left (`recovery`), so that whoever has an
-//! [`Env`] sees every page as the last durable mini-transaction left it.
+//! makes a new data directory, or recovers what a crash left (`recovery`), so that a caller that
+//! has an [`Env`] sees every page as the last durable mini-transaction left it.
 //!
 //! # A file's life
 //! Creation: the file, durably; then its redo record, so that nothing in the log speaks of a file
@@ -284,7 +284,7 @@ impl Env {
         error
     }
 
-    /// Whether writing has stopped, and who is told when it does.
+    /// Whether writing has stopped, and the callbacks for when it does.
     pub(crate) fn failure(&self) -> &Arc<Failure> {
         &self.failure
     }
@@ -365,7 +365,7 @@ impl Env {
         made().inspect_err(|_| _ = self.storage.remove(&name))
     }
 
-    /// Removes the file of a space. Nobody may use the space any more. Once this has begun, the
+    /// Removes the file of a space. The space may not be used any more. Once this has begun, the
     /// space is gone even if it fails: what is left to do is done by the next recovery.
     pub fn drop_space(&self, id: u32) -> Result<()> {
         let logged = self.log_file_change(LogRecord::SpaceDelete(id))?;
@@ -428,7 +428,7 @@ impl Env {
             }
             if progress.1.elapsed() > FULL_DISK_PATIENCE && self.background.is_broken() {
                 return Err(Error::Storage(
-                    "the redo log is full, and its checkpointer meets an internal error, which the error log tells"
+                    "the redo log is full, and its checkpointer meets an internal error, which the error log describes"
                         .into(),
                 ));
             }
@@ -495,7 +495,7 @@ impl Env {
 
     /// Closes cleanly: stops the threads, writes all pages, and marks the directory so that the
     /// next opening needs no recovery (unless there are files that could not be removed, of which
-    /// the log is to tell). Nobody may change anything any more. Without it, the next opening
+    /// the log must know). Nothing may be changed any more. Without it, the next opening
     /// recovers.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -545,7 +545,7 @@ impl Env {
 }
 
 impl Env {
-    /// Nobody waits much longer for space on the log's disk: the end is near.
+    /// No thread waits much longer for space on the log's disk: the end is near.
     pub(crate) fn limit_wait_for_log_space(&self) {
         self.redo.limit_wait_for_space(FULL_DISK_PATIENCE);
     }

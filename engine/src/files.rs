@@ -25,10 +25,10 @@ pub(crate) const SYSTEM_FILE: &str = "system.tpd";
 pub(crate) const SUCCESSOR_FILE: &str = "system.tpd.new";
 /// File of the undo tablespace.
 pub(crate) const UNDO_FILE: &str = "undo.tpd";
-/// Whoever has the directory open holds this file locked.
+/// The process that has the directory open holds this file locked.
 pub(crate) const LOCK_FILE: &str = "lock";
 /// Made before all else in a directory that a backup goes to, and removed when the backup is
-/// complete: nobody opens a directory with this file.
+/// complete: a directory with this file is never opened.
 pub const UNFINISHED_MARK: &str = "tidepool-backup-unfinished";
 /// Lies in an incremental backup, which is no data directory by itself.
 pub const INCREMENT_MARK: &str = "tidepool-backup-increment";
@@ -42,7 +42,7 @@ pub(crate) const SCRUB_FILE: &str = "scrub";
 pub(crate) const NEWEST_RUNS_FILES: [&str; 2] = ["newest-runs.0", "newest-runs.1"];
 /// Where tables' files are.
 pub(crate) const TABLES_DIR: &str = "tables";
-/// Where files go that no table has and nobody is known to have dropped, in `tables/`.
+/// Where files go that no table has and that no DROP is known for, in `tables/`.
 pub(crate) const ORPHANS_DIR: &str = "orphans";
 
 /// Name of the file that mirrors pages of a space; none if the space has none.

@@ -56,7 +56,7 @@ impl HotList {
 
     /// Adds what an `older` list names besides, as far as it `is_there` still, what was held first,
     /// its hottest first, `age` degrees
-    /// less hot; what would be less than not hot is left out. It all comes behind, but for what the
+    /// less hot; what would be less than not hot is left out. It all comes behind, except what the
     /// older one's pool held if that
     /// `is_loading`. The list grows no longer than the older one was: pages that are gone leave
     /// their places to others.
@@ -417,7 +417,7 @@ mod tests {
                 let sim = sim.crash();
                 let found = load(&sim, OWNER).unwrap().expect("a list is there");
                 assert!(found == new || found == old && !done, "seed {seed}, cut {cut_after}");
-                // What was left behind is in nobody's way.
+                // What was left behind does no harm.
                 save(&sim, OWNER, &new).unwrap();
                 assert_eq!(load(&sim, OWNER), Ok(Some(new.clone())));
                 if done {

@@ -1,6 +1,6 @@
 //! What the engine's memory goes to: [`MemoryReport`].
 //!
-//! Everything that grows is counted. What is not the pool's frames needs no limit of its own, since
+//! Everything that grows is counted. What is not the pool's frames needs no separate limit, since
 //! the governor sizes the pool by what is left, of the machine or of a memory budget: a lock table
 //! of a gibibyte is a gibibyte that the pool gives back. So a bound is given where there is one,
 //! and none is made up.

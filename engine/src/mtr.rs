@@ -7,14 +7,14 @@
 //! apply    changes bytes and notes the change for the log: cannot fail
 //! commit   appends the frame and stamps the pages with its LSN, then lets go of the latches
 //! ```
-//! The latches are kept to the end (two-phase), so that nobody sees, and the cleaner never writes,
-//! a half-done change: a page's LSN tells the truth about every byte of it.
+//! The latches are kept to the end (two-phase), so that no thread sees, and the cleaner never
+//! writes, a half-done change: a page's LSN is true of every byte of it.
 //!
 //! A mini-transaction dropped before any `apply` has done nothing. Dropped after one, or with an
 //! operation that its page refuses, its pages hold changes that the log will never know: the
 //! environment stops writing for good, before the latches are released, so none of it can reach a
-//! file. Nor does it reach a reader: whoever latches a page of a tree, of the undo log or of a
-//! chain from then on gets the error.
+//! file. Nor does it reach a reader: a thread that latches a page of a tree, of the undo log or of
+//! a chain from then on gets the error.
 //!
 //! # Rules for callers
 //! - A thread holds no latch when it calls [`Mtr::begin`], for that may wait for the cleaner. A

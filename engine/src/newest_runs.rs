@@ -1,10 +1,10 @@
 //! Which run of each packed file was durable, kept outside of the files.
 //!
 //! A packed file is consistent by itself, and so is an older copy of it in its place, and so is
-//! what is left when its end is lost. What tells is a number outside of the file: the newest run
-//! that was durable ([`PackedFile::open`](tidepool_pool::packed::PackedFile::open)). It is noted
-//! before each checkpoint of the redo log, since what a checkpoint passes can't be recovered from
-//! the log.
+//! what is left when its end is lost. What shows that is a number outside of the file: the newest
+//! run that was durable ([`PackedFile::open`](tidepool_pool::packed::PackedFile::open)). It is
+//! noted before each checkpoint of the redo log, since what a checkpoint passes can't be recovered
+//! from the log.
 //!
 //! A mirror has no runs. Of it the greatest LSN is noted of a page that was durable there: a mirror
 //! that has none so great is an older copy, and may restore nothing as a whole.

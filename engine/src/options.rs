@@ -114,7 +114,7 @@ pub struct Options {
     pub buffer_pool_size_bytes: u64,
     /// Memory for everything that the engine allocates, in bytes: the pool's pages and what
     /// describes them, log buffers, locks, sorts. The pool gets what the others leave, and gives up
-    /// what they come to need, but for the last quarter, 16 MiB at most; at an open, log buffers
+    /// what they come to need, except the last quarter, 16 MiB at most; at an open, log buffers
     /// are made to measure, and what recovery collects. 0 (default) = no such budget. It binds
     /// beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without `background`, it is
     /// kept by [`PoolGovernor::step`](crate::governor::PoolGovernor::step).)
@@ -188,7 +188,7 @@ pub struct Options {
     /// What a start on a damaged data directory does without. Default [`ForceRecovery::Off`].
     pub force_recovery: ForceRecovery,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
-    /// [`Db`](crate::Db), in an order of its own: for deterministic simulation.
+    /// [`Db`](crate::Db), in any order: for deterministic simulation.
     pub background: bool,
 }
 

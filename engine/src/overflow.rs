@@ -1,4 +1,4 @@
-//! Overflow chains: values too long for a leaf, in a list of pages of their own.
+//! Overflow chains: values too long for a leaf, in a list of separate pages.
 //!
 //! ```text
 //!  0         32      36         40                               size
@@ -11,7 +11,8 @@
 //!
 //! # Crash safety
 //! A chain is complete from its head at any time: what is reachable from the head is allocated, and
-//! what was allocated for it is reachable. So whoever knows the head can always free everything:
+//! what was allocated for it is reachable. So a caller that knows the head can always free
+//! everything:
 //! - [`start`] allocates the head in a mini-transaction of the caller's, together with the undo
 //!   record that names it;
 //! - [`extend`] adds each further page in a mini-transaction that also links it;
@@ -21,7 +22,7 @@
 //!
 //! # Latching
 //! Pages of a chain are latched from head to tail; the space's header and bitmaps after them.
-//! Nobody reads a chain that is being extended or freed: an entry names it only once it is
+//! No thread reads a chain that is being extended or freed: an entry names it only once it is
 //! complete, and it is freed when no read view can see that entry.
 
 use crate::env::Env;
@@ -170,7 +171,7 @@ pub fn free_head<'a>(mtr: &mut Mtr<'a>, allocation: &mut Allocation, space: &'a 
     allocation.free_emptied(mtr, space, head);
 }
 
-/// Frees a whole chain, the head in a mini-transaction of its own.
+/// Frees a whole chain, the head in a separate mini-transaction.
 pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
     let freed = free_tail(env, space, tree_id, head)?;
     let mut mtr = Mtr::begin(env)?;
@@ -180,8 +181,8 @@ pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
     Ok(freed + 1)
 }
 
-/// The pages of a chain, head first: for a check of what is allocated. Nobody may change the chain
-/// meanwhile.
+/// The pages of a chain, head first: for a check of what is allocated. No thread may change the
+/// chain meanwhile.
 pub fn pages(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<Vec<u32>> {
     let (mut pages, mut seen) = (Vec::new(), PageSet::default());
     for_each_page(env, space, tree_id, head, |no| {

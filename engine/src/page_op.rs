@@ -10,7 +10,7 @@
 //! # Invariants
 //! - `apply` is a pure function of the page's bytes and the operation: no clock, no address, no
 //!   hash order.
-//! - `apply` leaves the first [`PAGE_HEADER_SIZE`] bytes alone but for page type and tree id
+//! - `apply` leaves the first [`PAGE_HEADER_SIZE`] bytes alone except page type and tree id
 //!   ([`PageOp::Format`], [`PageOp::Image`], [`PageOp::NodeInit`]); checksum, page number, space id
 //!   and LSN belong to the pool.
 //! - On bytes that are no valid page, or an encoding that is no valid operation, it returns an
@@ -80,7 +80,7 @@ pub enum PageOp<'a> {
         /// Position among the node's cells.
         slot: u16,
     },
-    /// Replaces a cell's payload but for the first `front` and the last `back` bytes.
+    /// Replaces a cell's payload except the first `front` and the last `back` bytes.
     ReplaceCell {
         /// Position among the node's cells.
         slot: u16,
@@ -346,7 +346,7 @@ struct CellListReader<'a> {
 }
 
 impl<'a> CellListReader<'a> {
-    #[expect(clippy::type_complexity, reason = "a pair of slices needs no name of its own")]
+    #[expect(clippy::type_complexity, reason = "a pair of slices needs no name")]
     fn next(&mut self) -> Result<Option<(&'a [u8], &'a [u8])>, OpError> {
         if self.rest.rest.is_empty() {
             return Ok(None);

@@ -28,14 +28,15 @@ pub(crate) enum PausePoint {
     TableFoundClosed,
     /// A change of indexes is over or has been taken back: another of the same table may begin.
     IndexChangeOver,
-    /// A table logs writes from here on; whether a transaction came in just before is not known yet.
+    /// A table logs writes from here on; whether a transaction came in just before is not known
+    /// yet.
     WritesLogged,
-    /// A table that nobody was inside refuses writes from here on; whether somebody came in just
+    /// A table that no transaction was inside refuses writes from here on; whether one came in just
     /// before is still to be asked.
     WritesRefused,
     /// A round of a build has its view; it has not taken the log of written rows yet.
     RoundViewOpen,
-    /// A table that is to be filled has been found empty.
+    /// A table that will be filled has been found empty.
     TableFoundEmpty,
     /// A change of a definition is committed; it is not durable yet.
     DefinitionCommitted,
@@ -45,7 +46,7 @@ pub(crate) enum PausePoint {
     TableUnlisted,
     /// A piece of a new redo file is about to be filled.
     RedoFileFilling,
-    /// A new size of the pool is among the options; the governor is not told yet.
+    /// A new size of the pool is among the options; the governor does not know it yet.
     OptionNoted,
     /// A redo file was made ahead of need, without the ring's mutex; it is not listed yet.
     RedoFileMade,

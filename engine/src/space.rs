@@ -17,9 +17,9 @@
 //!
 //! # Latching
 //! The header and the bitmap pages come last of all page latches (behind trees and undo), the
-//! header before the bitmaps, which are changed only under the header's latch. Whoever holds an
-//! [`Allocation`] may latch no further page in use; the new pages it latches itself are no one's,
-//! so no one who holds one of them can be waiting.
+//! header before the bitmaps, which are changed only under the header's latch. A thread that holds
+//! an [`Allocation`] may latch no further page in use; the new pages it latches itself are no
+//! one's, so no one who holds one of them can be waiting.
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -210,7 +210,7 @@ impl Allocation {
     fn grow<'a>(&mut self, mtr: &mut Mtr<'a>, space: &'a Space, missing: u32) -> Result<()> {
         let per_bitmap = pages_per_bitmap(self.page_size);
         let most = (GROWTH_BYTES_MAX / self.page_size) as u32;
-        // One more than missing: the growth may bring a bitmap page of its own.
+        // One more than missing: the growth may bring another bitmap page.
         let by = (self.size_pages / 4).clamp(INITIAL_PAGES, most).max(missing + 1);
         assert!(by < per_bitmap, "one growth brings at most one bitmap");
         let last_range = (self.size_pages - 1) / per_bitmap;
@@ -433,7 +433,7 @@ pub fn check_allocated(env: &Env, space: &Space, reached: &PageSet) -> Result<u6
 /// The pages of a space that are allocated, header and bitmaps included, ascending: to compare with
 /// what is reachable.
 ///
-/// Latches one bitmap at a time: exact only while nobody allocates.
+/// Latches one bitmap at a time: exact only while no thread allocates.
 pub fn allocated_pages(env: &Env, space: &Space) -> Result<Vec<u32>> {
     let mut pages = Vec::new();
     for_each_allocated(env, space, |no| pages.push(no))?;

@@ -407,7 +407,7 @@ fn a_counter_that_was_set_is_durable() {
     let db = open(&sim);
     let table = db.open_table("t").unwrap();
     assert_eq!(table.auto_increment(), 7);
-    // Where it can't be made so, nobody is told that it is.
+    // Where it can't be made so, no caller gets a success.
     sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("redo/").always());
     assert!(table.reset_auto_increment(9).is_err());
 }
@@ -499,7 +499,7 @@ fn prepared_transactions_wait_for_their_verdict() {
     assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
     assert!(db.is_used_without_session(|name| name == "t"));
     assert!(!db.is_used_without_session(|name| name == "u"));
-    // The copy that an ALTER makes is nobody's.
+    // The copy that an ALTER makes belongs to no table.
     db.create_table("copy", &def()).unwrap();
     db.rename_table("copy", "copied").unwrap();
     let mut dropped = begin(&db);

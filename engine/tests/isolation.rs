@@ -1,14 +1,14 @@
 //! Isolation anomalies by name, as text scripts in `tests/isolation/`: what each isolation level
 //! lets happen, and what it turns into an error or a wait.
 //!
-//! A script's sessions are the prefixes of its commands (`t1: …`), each with a thread of its own. A
+//! A script's sessions are the prefixes of its commands (`t1: …`), each with a separate thread. A
 //! command that has to wait for another session's lock prints `waits`; the command that lets it go
 //! on also prints what became of it (`t2 goes on: …`). `UPDATE_GOLDENFILES=1 cargo test --test
 //! isolation` rewrites the outputs: read the diff.
 //!
 //! Commands: `reset k=v…` (a new database), and by session: `begin ru|rc|rr|serializable|snapshot`
 //! (`snapshot` = rr with its view taken at once), `get k [shared|exclusive] [nowait|skip]`, `scan
-//! [from=k] [to=k] [shared|exclusive] [nowait|skip] [reverse] [ends]` (`ends`: the cursor is told
+//! [from=k] [to=k] [shared|exclusive] [nowait|skip] [reverse] [ends]` (`ends`: the cursor knows
 //! where), `gets k… [shared|exclusive]` and `scans from-to… [shared|exclusive]` (several in one
 //! statement), `insert k=v`, `update k=v`, `move k to=v`, `delete k`, `savepoint s`, `back_to s`,
 //! `kill`, `commit`, `rollback`.
@@ -136,7 +136,7 @@ impl Sessions {
     }
 
     /// Lets all sessions run until each has answered or waits for a lock. Gives the answer of
-    /// `name` (if it is to be told apart) and the lines of those that went on.
+    /// `name` (if it must be distinguished) and the lines of those that went on.
     fn settle(&mut self, name: &str) -> Result<(Option<Answer>, Vec<String>), Box<dyn StdError>> {
         let (mut answer, mut went_on) = (None, vec![]);
         let start = Instant::now();

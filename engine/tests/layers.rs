@@ -80,7 +80,7 @@ fn used(source: &str) -> impl Iterator<Item = &str> {
         .map(|rest| rest.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).next().unwrap())
 }
 
-/// Holds the modules of `directory` to their layers; `uses_min`: so many uses must be found.
+/// Holds the modules of `directory` to their layers; at least `uses_min` uses must be found.
 fn check(directory: &str, uses_min: usize) {
     let src = root().join(directory);
     let layers = layers(directory);

@@ -264,7 +264,7 @@ fn a_close_does_not_wait_for_a_load() {
                     return (pushed, added, load.commit().map(drop));
                 }
             }
-            unreachable!("nobody has closed the database")
+            unreachable!("no thread has closed the database")
         });
         has_begun.recv().unwrap();
         db.close().unwrap();

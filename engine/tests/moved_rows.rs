@@ -83,7 +83,7 @@ fn move_row(trx: &mut Transaction, table: &Arc<Table>, random: &mut StdRng) -> R
 enum How {
     Forward,
     Backward,
-    /// In pieces, each a reading of its own, in any order.
+    /// In pieces, each a separate reading, in any order.
     Pieces,
 }
 

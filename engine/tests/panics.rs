@@ -1,4 +1,4 @@
-//! A bug that panics in the background: nobody waits for ever, nothing that was acknowledged is
+//! A bug that panics in the background: no thread waits for ever, nothing that was acknowledged is
 //! lost, and what can go on does.
 //!
 //! The simulated disk panics in an operation, in whichever thread asks for it.
@@ -61,7 +61,7 @@ fn text(db: &Db, name: &str) -> String {
     status.texts().iter().find(|text| text.0 == name).unwrap().1.clone()
 }
 
-/// Whoever leads a group commit, a session or the thread that flushes now and then.
+/// The leader of a group commit: a session or the thread that flushes now and then.
 #[test]
 fn a_panic_in_a_write_of_the_log_is_a_failure_of_the_log() {
     for (op, flush_log_at_trx_commit) in

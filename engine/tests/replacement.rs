@@ -43,7 +43,7 @@ fn fill(db: &Db, table: &Arc<Table>, rows: u32, with_entries: bool) {
     trx.commit().unwrap();
 }
 
-/// Reads the hot table row by row, by statements of their own; gives how many pages had to be read.
+/// Reads the hot table row by row, each by a statement; gives how many pages had to be read.
 fn read_hot(db: &Db, table: &Arc<Table>) -> u64 {
     let before = reads(db);
     let mut trx = db.begin(TransactionOptions::default());

@@ -239,7 +239,7 @@ fn rows_are_as_they_were_committed_last() {
     assert!(saved.len() > 2000, "{}", saved.len());
 }
 
-/// No start succeeds, and force_recovery=3 does: the log is applied, and undo tells which rows were
+/// No start succeeds, and force_recovery=3 does: the log is applied, and undo shows which rows were
 /// committed.
 #[test]
 fn without_a_catalog_rows_are_as_they_were_committed_last() {

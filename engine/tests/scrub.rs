@@ -1,4 +1,5 @@
-//! The scrub finds damage in pages that nobody asks for, and takes nothing for damage that is none.
+//! The scrub finds damage in pages that no query asks for, and takes nothing for damage that is
+//! none.
 
 #[path = "support/packed.rs"]
 mod packed;
@@ -70,7 +71,7 @@ fn a_page_that_is_newer_in_the_pool_is_passed_over() {
     let db = open(dir.path());
     let table = db.open_table("d/t").unwrap();
     let mut trx = db.begin(TransactionOptions::default());
-    // The leaf of this row is dirty now, and nobody writes it.
+    // The leaf of this row is dirty now, and no thread writes it.
     trx.update(&table, 0, &1u32.to_be_bytes(), &[8; 200]).unwrap();
     trx.commit().unwrap();
     let pages = packed::pages(&files_in(dir.path()), SPACE);
@@ -91,7 +92,7 @@ fn a_page_that_is_newer_in_the_pool_is_passed_over() {
 fn a_pass_goes_on_in_the_next_life() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
-    // Of its own, as one that was asked for does not outlive the life.
+    // A paced one, as one that was asked for does not outlive the life.
     db.step_scrub().unwrap();
     db.step_scrub().unwrap();
     db.close().unwrap();

@@ -1,4 +1,4 @@
-//! Who waits for whom, as an embedder with an order of commits of its own is told it.
+//! Who waits for whom, as an embedder that prescribes an order of commits learns it.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tidepool::{
 /// The waiter, and whom it waits for.
 type Wait = (usize, Option<usize>);
 
-/// Tells the test, and kills the holder if its number is higher: the order of commits is that of
+/// Informs the test, and kills the holder if its number is higher: the order of commits is that of
 /// the numbers.
 struct InOrder {
     told: Mutex<Sender<Wait>>,
@@ -56,7 +56,7 @@ fn a_later_transaction_gives_its_row_up_to_an_earlier_one() {
     let later = {
         let table = Arc::clone(&table);
         thread::spawn(move || {
-            // Nobody gives it this one.
+            // No session gives it this one.
             let killed = later.insert(&table, 0, b"x", b"later");
             later.rollback().unwrap();
             (killed, later)

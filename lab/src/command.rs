@@ -150,7 +150,7 @@ fn check_load(chosen: &[&'static Experiment], load: Load) -> Result<()> {
         if !chosen.iter().any(|one| takes(one)) {
             let with = experiment::ALL.iter().filter(|one| takes(one)).map(|one| one.name);
             return Err(Error::Usage(format!(
-                "{option}: {} has that of its own; {} can be given it",
+                "{option}: {} sets that itself; {} can be given it",
                 names(without),
                 names(with.collect())
             )));

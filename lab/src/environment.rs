@@ -160,7 +160,7 @@ pub fn mysql_version(mysqld: &Path) -> Result<String> {
     let output = Command::new(mysqld).arg("--version").stdin(Stdio::null()).output();
     let output = output.map_err(Error::at(mysqld))?;
     version_in(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
-        Error::Missing(format!("{} --version tells no version of MySQL", mysqld.display()))
+        Error::Missing(format!("{} --version prints no version of MySQL", mysqld.display()))
     })
 }
 

@@ -210,7 +210,7 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
     }
   /* Without a .frm file it is of no table; it would stand in the way of DROP DATABASE. */
   if (!files.has_frm && files.has_par) rename((path + PAR_EXTENSION).c_str(), (path + PAR_EXTENSION + ".BAK").c_str());
-  /* Of copies by ALTER TABLE, report_left_behind() tells. */
+  /* report_left_behind() reports copies by ALTER TABLE. */
   if (!is_intermediate(name))
     sql_print_error("Tidepool: %s%s of table %s %s, and the engine's catalog has no image that fits: restore the file from a backup",
                     path.c_str(), reg_ext, shown(name).c_str(), why);
@@ -241,7 +241,7 @@ void restore_all_options(const Stored_tables &tables) {
   }
 }
 
-/* The engine that a .frm file names, of the partitions if there are some; empty if it can't be told. */
+/* The engine that a .frm file names, of the partitions if there are some; empty if it is unknown. */
 std::string engine_of(const std::string &frm) {
   constexpr uchar EXTRA_PARTITIONS_ENGINE = 1;
   if (!is_frm_image(frm)) return {};

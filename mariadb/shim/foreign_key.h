@@ -53,7 +53,7 @@ struct Constraint {
   bool is_copied = false;
 
   /* No constraint, but a note in a copy that will have another name than the table that ALTER TABLE copies, `parent`. When the copy takes
-     that name, and be it after a crash, when nobody knows of the statement any more, it takes over what is said of the table. */
+     that name, even after a crash, when no session knows of the statement any more, it takes over what is said of the table. */
   static std::shared_ptr<const Constraint> note_of_copy(const std::string &copy, const std::string &of);
   bool is_note() const { return columns.empty(); }
 
@@ -100,7 +100,7 @@ public:
 
   /* The constraints of a table. */
   Constraint_list of_child(const std::string &table) const;
-  /* Those that reference it, but for what belongs to copies that ALTER TABLE fills. */
+  /* Those that reference it, except copies that ALTER TABLE fills. */
   Constraint_list of_parent(const std::string &table) const;
   bool is_concerned(const std::string &table) const;
 

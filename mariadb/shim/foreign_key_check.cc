@@ -119,7 +119,7 @@ int ha_tidepool::open_foreign_index(Foreign_checks::Side &side, bool is_parent) 
   if (likely(side.index != nullptr)) return 0;
   const Constraint &key = *side.key;
   if (is_parent && thd_sql_command(ha_thd()) == SQLCOM_ALTER_TABLE) {
-    /* What a prepared transaction without a session has written to the parent, no metadata lock tells of. */
+    /* No metadata lock protects what a prepared transaction without a session has written to the parent. */
     give_away_parted();
     if (int result = tp_check_copy(engine.db, key.parent.data(), key.parent.size())) return fail(result);
   }
@@ -143,7 +143,7 @@ int ha_tidepool::check_parent(Foreign_checks::Side &side, const uchar *record) {
     return unusable(thd, session, key, problem, HA_ERR_NO_REFERENCED_ROW);
   }
   if (!side.index->encode(record, table)) return 0;
-  /* While ALTER TABLE checks the rows that it copies, nobody writes the parent: a million locks would say no more. */
+  /* While ALTER TABLE checks the rows that it copies, no session writes the parent: a million locks would say no more. */
   const int lock = thd_sql_command(thd) == SQLCOM_ALTER_TABLE ? TP_LOCK_NONE : TP_LOCK_SHARED;
   const Referential_scope scope(session);
   const int result = side.index->find(session->transaction, lock, wait_mode(thd));

@@ -37,7 +37,7 @@ bool lock_definition(THD *thd, const std::string &table);
 bool lock_definition_for_rows(THD *thd, const std::string &table);
 /* For a statement that is about to change rows of the table, and has not opened it. */
 bool lock_definition_to_write(THD *thd, const std::string &table);
-/* For the statement, if it is to be had at once. */
+/* For the statement, if it can be had at once. */
 bool try_lock_definition(THD *thd, const std::string &table);
 
 /* Numbers of columns by their names; false, with *missing set: there is none of this name. */

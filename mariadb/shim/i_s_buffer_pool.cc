@@ -11,7 +11,7 @@ const ST_FIELD_INFO buffer_pool_columns[] = {
     Column("SIZE_BYTES", ULonglong(), NOT_NULL),
     Column("RESIDENT_BYTES", ULonglong(), NOT_NULL),
     Column("TARGET_BYTES", ULonglong(), NOT_NULL),
-    /* NULL: nobody set one */
+    /* NULL: none was set */
     Column("CEILING_BYTES", ULonglong(), NULLABLE),
     /* the tightest limit on the process's memory, and where it is set */
     Column("LIMIT_BYTES", ULonglong(), NULLABLE),

@@ -66,7 +66,7 @@ void pre_shutdown() {
   sql_print_error("Tidepool: %s. The server ends here, without closing its binary log, so that the next start recovers "
                   "all that was committed: just start it",
                   text.c_ptr_safe());
-  /* Nobody would restart a server that was told to stop: for mysqld_safe, a pid file that stays means a crash. */
+  /* No supervisor restarts a server that it asked to stop: for mysqld_safe, a pid file that stays means a crash. */
   unlink(pidfile_name);
   _exit(EXIT_FAILURE);
 }

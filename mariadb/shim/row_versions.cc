@@ -83,7 +83,7 @@ bool Row_versions::add(const Row_layout &now, const Row_layout &next, const std:
     if (const auto value = defaults.find(version[i].id); value != defaults.end()) kept.insert(*value);
     before.erase(found);
   }
-  /* What is left is dropped: nobody may come to look for it elsewhere, say in the key. */
+  /* What is left is dropped: no reader may come to look for it elsewhere, say in the key. */
   for (const auto &dropped : before)
     for (const int old : old_of)
       if (old == dropped.first) return false;

@@ -47,8 +47,8 @@ static bool locks_rows(THD *thd) {
   return false;
 }
 
-/* A transaction of its own, whatever autocommit says, that reads tables as a whole. What copies a table has its metadata lock before
-   it reads the first row, so nobody writes there, and the snapshot has all there is. */
+/* A separate transaction, whatever autocommit says, that reads tables as a whole. What copies a table has its metadata lock before
+   it reads the first row, so no session writes there, and the snapshot has all there is. */
 static bool is_scan_alone(int command) {
   switch (command) {
   case SQLCOM_ALTER_TABLE:
@@ -309,7 +309,7 @@ static int commit(THD *thd, bool all) {
     result = is_relied_on(thd, session) ? commit_durably(session) : tp_commit(session->transaction);
   }
   if (result != TP_OK) {
-    server_error(result, thd); /* first: what follows has errors of its own */
+    server_error(result, thd); /* first: what follows has other errors */
     tp_rollback(session->transaction);
     end_transaction(session);
     return HA_ERR_COMMIT_ERROR;
@@ -332,7 +332,7 @@ static int rollback(THD *thd, bool all) {
   if (!session->in_statement) return 0;
   session->in_statement = session->unsettled = false;
   int result = TP_OK;
-  /* A transaction that the engine aborted can only be rolled back as a whole, which the server was told to do. */
+  /* A transaction that the engine aborted can only be rolled back as a whole, which the server was asked to do. */
   if (!tp_must_rollback(session->transaction)) result = tp_rollback_to(session->transaction, &session->statement_start);
   tp_statement_end(session->transaction);
   return server_error(result, thd);
@@ -447,7 +447,7 @@ static bool is_binary_log_held() {
 
 static void commit_checkpoint_request(void *cookie) {
   /* All that went through commit_ordered must be durable before the binary log forgets it. If it can't be made so, the
-     server is never told: after a restart it then still finds in the binary log what it has acknowledged. */
+     server never learns that: after a restart it then still finds in the binary log what it has acknowledged. */
   if (tp_flush_all_log(engine.db) == TP_OK) {
     commit_checkpoint_notify_ha(cookie);
     return;

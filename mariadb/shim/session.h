@@ -107,7 +107,7 @@ size_t statement_of(uint64_t connection, char *text, size_t capacity, CHARSET_IN
 /* Closes tables that were opened for referential actions (foreign_key_action.cc). */
 void close_children(Session *session);
 
-/* Tells the engine of the prepared transactions that the server has parted from their connections. */
+/* Informs the engine of the prepared transactions that the server has parted from their connections. */
 void give_away_parted();
 
 /* Commits, durably whatever flush_log_at_trx_commit says. A result code. */

@@ -49,7 +49,7 @@ struct Layouts {
   uint64 fingerprint() const;
   /* Whether rows and entries of the other are rows and entries of this one. */
   bool same(const Layouts &other) const;
-  /* The trees as the engine is told of them, with the names that their keys have in `table`, whose layouts these are. */
+  /* The trees as the engine gets them, with the names that their keys have in `table`, whose layouts these are. */
   std::vector<tp_index_def> definitions(const TABLE *table) const;
 
 private:

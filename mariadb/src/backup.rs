@@ -215,7 +215,7 @@ fn belongs(path: &Path, tables: &BTreeSet<String>) -> io::Result<bool> {
         _ if path.file_name() == Some(OsStr::new("db.opt")) => true,
         Some("par" | "TRG") => is_table(stem),
         Some("frm") => is_table(stem) || starts_with(path, b"TYPE=VIEW")?,
-        // It names its table in a line of its own. One too many does no harm: a trigger is what the
+        // It names its table in a separate line. One too many does no harm: a trigger is what the
         // table's TRG file lists.
         Some("TRN") => {
             let text = fs::read(path)?;
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn tp_backup_begin(
     })
 }
 
-/// Copies the tables; `go_on` is told how many bytes are copied, and of how many, and says whether
+/// Copies the tables; `go_on` gets how many bytes are copied, and of how many, and says whether
 /// to go on.
 ///
 /// # Safety

@@ -118,7 +118,7 @@ pub(crate) fn guard_or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 /// The bytes at `data`; none if it is null.
 ///
 /// # Safety
-/// `data` is null or points to `len` readable bytes that nobody writes during `'a`.
+/// `data` is null or points to `len` readable bytes that no thread writes during `'a`.
 pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
     if data.is_null() {
         return &[];

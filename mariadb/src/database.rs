@@ -523,7 +523,7 @@ pub unsafe extern "C" fn tp_rename_indexes(
     unsafe { with_index_names(db, (name, len), (indexes, index_count), Db::rename_indexes) }
 }
 
-/// Tells the names of a table's indexes; see bridge.h.
+/// Sets the names of a table's indexes; see bridge.h.
 ///
 /// # Safety
 /// Valid pointers and lengths.

@@ -6,7 +6,7 @@
 //! offset   bytes
 //!      0       2   0xFE, 1 (a view has text)
 //!      3       1   the engine by number: 20 = partitions, whose engine is named below; engines
-//!                  without a number of their own have 43 and up
+//!                  without a number in the file have 43 and up
 //!      4       2   length of the segment of extras, which begins at 64: pieces of a type (1), a
 //!                  length (1; or 0 and 2 more), and a value
 //!      6       2   where the keys begin

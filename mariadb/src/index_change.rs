@@ -76,7 +76,7 @@ pub unsafe extern "C" fn tp_change_indexes(
 ///
 /// # Safety
 /// Valid pointers, `interrupt` from [`tp_interrupt_new`](crate::transaction::tp_interrupt_new);
-/// nobody else uses `change`.
+/// no other thread uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_set_interrupt(
     change: *mut Change,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn tp_change_set_interrupt(
 /// The next row of the table; `TP_END` after the last.
 ///
 /// # Safety
-/// Valid pointers; nobody else uses `change`.
+/// Valid pointers; no other thread uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_next_row(change: *mut Change, entry: *mut Entry) -> c_int {
     guard(|| {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tp_change_next_row(change: *mut Change, entry: *mut Ent
 /// An entry of a new index: of the build, or added by a round.
 ///
 /// # Safety
-/// Valid pointers and lengths; nobody else uses `change`.
+/// Valid pointers and lengths; no other thread uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_add(
     change: *mut Change,
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn tp_change_add(
 /// Fills the new indexes.
 ///
 /// # Safety
-/// Valid pointers; nobody else uses `change`; `killed` may be called with `context`.
+/// Valid pointers; no other thread uses `change`; `killed` may be called with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_build(
     change: *mut Change,
@@ -269,7 +269,7 @@ pub(crate) unsafe fn tell_duplicate(
 /// What [`tp_change_build`] or [`tp_change_end_round`] found twice; `TP_END` if nothing.
 ///
 /// # Safety
-/// Valid pointers; nobody else uses `change`.
+/// Valid pointers; no other thread uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_duplicate(
     change: *const Change,
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn tp_change_duplicate(
 /// The row with this clustered key; `TP_END` if there is none.
 ///
 /// # Safety
-/// Valid pointers and lengths; nobody else uses `change`.
+/// Valid pointers and lengths; no other thread uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_row(change: *mut Change, key: Bytes, row: *mut Bytes) -> c_int {
     guard(|| {

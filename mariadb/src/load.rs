@@ -18,7 +18,7 @@ pub struct Load {
     row: Vec<u8>,
 }
 
-/// Begins to fill an empty table that nobody else knows.
+/// Begins to fill an empty table that no other session knows.
 ///
 /// # Safety
 /// Valid pointers and lengths.
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn tp_load_begin(
 /// An entry of the clustered index; `TP_OUT_OF_ORDER` if its key is below the last one's.
 ///
 /// # Safety
-/// Valid pointers and lengths; nobody else uses `load`.
+/// Valid pointers and lengths; no other thread uses `load`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_load_row(load: *mut Load, key: Bytes, value: Bytes) -> c_int {
     guard(|| {
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn tp_load_row(load: *mut Load, key: Bytes, value: Bytes) 
 /// An entry of another index, in any order.
 ///
 /// # Safety
-/// Valid pointers and lengths; nobody else uses `load`.
+/// Valid pointers and lengths; no other thread uses `load`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_load_add(
     load: *mut Load,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn tp_load_add(
 /// Fills the indexes with what waits.
 ///
 /// # Safety
-/// Valid pointers; nobody else uses `load`; `killed` may be called with `context`.
+/// Valid pointers; no other thread uses `load`; `killed` may be called with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_load_build(
     load: *mut Load,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn tp_load_build(
 /// What [`tp_load_build`] found twice; `TP_END` if nothing.
 ///
 /// # Safety
-/// Valid pointers; nobody else uses `load`.
+/// Valid pointers; no other thread uses `load`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_load_duplicate(
     load: *const Load,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn tp_load_duplicate(
 /// The row with this clustered key, once the clustered index is built; `TP_END` if there is none.
 ///
 /// # Safety
-/// Valid pointers and lengths; nobody else uses `load`.
+/// Valid pointers and lengths; no other thread uses `load`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_load_find(load: *mut Load, key: Bytes, row: *mut Bytes) -> c_int {
     guard(|| {

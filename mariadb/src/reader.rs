@@ -154,7 +154,7 @@ pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wa
     });
 }
 
-/// Whether the coming locking moves in the clustered index wait for nobody; see bridge.h.
+/// Whether the coming locking moves in the clustered index do not wait; see bridge.h.
 ///
 /// # Safety
 /// A valid reader.

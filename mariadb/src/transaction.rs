@@ -132,7 +132,7 @@ impl WaitObserver for ServerObserver {
     }
 }
 
-/// Sets who is told which transactions wait for which.
+/// Sets the observer of waits between transactions.
 ///
 /// # Safety
 /// An open data directory.

@@ -123,7 +123,7 @@ impl Default for PageSize {
 pub struct PageType(pub u16);
 
 impl PageType {
-    /// Allocated by nobody, or all zeroes.
+    /// Not allocated, or all zeroes.
     pub const FREE: PageType = PageType(0);
     /// Page 0 of a space.
     pub const SPACE_HEADER: PageType = PageType(1);
@@ -305,7 +305,7 @@ mod tests {
         }
         let elsewhere = PageId::new(3, 8);
         assert_eq!(verify(&page, elsewhere), Err(PageDefect::Misplaced { found: id }));
-        // Zeroed but for one byte: torn, not new.
+        // Zeroed except one byte: torn, not new.
         let mut torn = vec![0; 4096];
         torn[4000] = 1;
         assert!(matches!(verify(&torn, id), Err(PageDefect::Checksum { .. })));

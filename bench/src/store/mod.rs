@@ -47,10 +47,10 @@ pub type EachRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// One thread's use of a store.
 pub trait Session {
-    /// Reads one row, in a transaction of its own, into `value`; false if it is not there.
+    /// Reads one row, in a separate transaction, into `value`; false if it is not there.
     fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Gives the first `rows` rows from `from` on, in a transaction of its own.
+    /// Gives the first `rows` rows from `from` on, in a separate transaction.
     fn scan(&mut self, from: &Key, rows: usize, each: &mut EachRow<'_>) -> Result<()>;
 
     /// Inserts rows that are not there, in one transaction, durable on return.
@@ -108,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// What it was told: memory, durability, and what else is not as it comes.
+    /// Its settings: memory, durability, and what else is not the default.
     pub fn settings(self) -> &'static str {
         match self {
             Kind::Tidepool => tidepool::SETTINGS,

@@ -1,6 +1,6 @@
 //! SQLite, bundled by rusqlite: a B-tree in one file, and a write-ahead log beside it.
 //!
-//! A connection a thread, as its documentation wants it. Each has a page cache of its own, so the
+//! A connection a thread, as its documentation wants it. Each has a separate page cache, so the
 //! memory is divided among them. Writers take turns by a lock of this program. Without it they
 //! would sleep and try again when the file is locked, which is several times slower; a program that
 //! embeds SQLite and writes from several threads does the same.

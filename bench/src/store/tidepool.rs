@@ -5,8 +5,9 @@ use crate::error::{Error, Result};
 use crate::row::{Key, Row};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use tidepool::{ReadRequest, 
-    Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, Table, TableDef, Transaction, TransactionOptions,
+use tidepool::{
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, ReadRequest, Seek, Table, TableDef,
+    Transaction, TransactionOptions,
 };
 
 pub(super) const NAME: &str = "Tidepool";
@@ -58,7 +59,8 @@ impl Tidepool {
 impl Store for Tidepool {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         let table = self.table()?;
-        let reader = self.db.begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
+        let reader =
+            self.db.begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
         let cursor = Cursor::new(table.clone(), CLUSTERED, LockMode::None, LockWait::Wait);
         let writer = self.db.begin(TransactionOptions::default());
         Ok(Box::new(TidepoolSession { table, reader, cursor, writer }))

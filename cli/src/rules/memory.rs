@@ -93,7 +93,7 @@ pub fn swappiness(facts: &Facts) -> Option<Finding> {
     };
     let title = format!("memory.swappiness of {} is {swappiness}", machine.limit_place);
     let finding = Finding::new("swappiness", severity, title, why)
-        .risk("none known; whoever made the group must set it again when the group is made again");
+        .risk("none known; the setting is lost when the group is made again");
     Some(Finding { commands: vec![format!("echo 1 > {}", quoted(file))], ..finding })
 }
 

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(progress.log[1].1, "left by this page to its engine to govern");
         progress.wanted_bytes = Some(300 * MIB);
         progress.end(200 * MIB, done(200 * MIB));
-        assert!(progress.running, "a newer one is to be carried out");
+        assert!(progress.running, "a newer one must be carried out");
         for _ in 0..2 * LINES {
             progress.end(MIB, Err(Error::Gone("test".into())));
         }

@@ -135,7 +135,7 @@ pub struct Backup {
     /// Names of the files made, in case it fails, the log's first.
     made: Vec<String>,
     finished: bool,
-    /// Nobody opens the copy before it is complete.
+    /// The copy can't be opened before it is complete.
     _lock: StorageLock,
 }
 
@@ -223,7 +223,7 @@ impl Backup {
         self.finish()
     }
 
-    /// The same without the end, for whoever has something to do before it.
+    /// The same without the end, for a caller that has something to do before it.
     pub fn copy_files(&mut self, go_on: &mut dyn FnMut(BackupProgress) -> bool) -> Result<()> {
         loop {
             if !go_on(self.progress()) {
@@ -420,7 +420,7 @@ fn mark_and_lock(target: &dyn Storage) -> Result<StorageLock> {
     Ok(locked?)
 }
 
-/// Makes the directory `dir` such that nobody ever sees it without the mark: under another name,
+/// Makes the directory `dir` such that it never appears without the mark: under another name,
 /// `.<name>.backup`, which may be left of an earlier attempt. Durable when it returns, and its
 /// owner's alone. Its parent must exist.
 pub fn make_marked_dir(dir: &Path) -> Result<()> {

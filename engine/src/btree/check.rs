@@ -4,8 +4,8 @@
 //! copy is verified, then each child is latched shared and compared with what the copy says of it,
 //! and the node's version is checked once more. Where it has changed meanwhile, the walk goes on
 //! from the last fence it knows to be good. Only where it gets no further so, it keeps the node
-//! latched while it loads one child, and then goes on as before. So a check blocks nobody for
-//! longer than it takes to load and verify one page, and reports nothing that was only in flux.
+//! latched while it loads one child, and then goes on as before. So a check blocks no other thread
+//! for longer than it takes to load and verify one page, and reports nothing that was only in flux.
 //!
 //! Verified: page type, tree id and level of every page; slot order, heads, prefix, fences and heap
 //! of every node; that a child's fences are exactly the parent's separators around it. So no two
@@ -30,7 +30,7 @@ pub struct CheckReport {
     pub entries: u64,
     /// Bytes that entries and their slots take in the leaves.
     pub entry_bytes: u64,
-    /// Page numbers of all nodes, unsorted. Exact only if nobody changed the tree during the check.
+    /// Page numbers of all nodes, unsorted. Exact only if the tree did not change during the check.
     pub pages: Vec<u32>,
 }
 
@@ -272,7 +272,7 @@ mod tests {
             // The node above changes at every leaf, so the walk has to go down again each time.
             let mut mtr = Mtr::begin(&tree.env)?;
             let root = tree.env.pool().try_exclusive(&tree.space, tree.root, Access::Normal);
-            let root = mtr.adopt(root.expect("nobody holds the root"));
+            let root = mtr.adopt(root.expect("no other thread holds the root"));
             mtr.apply(root, &PageOp::Write { offset: RESERVED, bytes: &[0] });
             mtr.commit();
             Ok(())

@@ -289,7 +289,7 @@ impl Tree {
         }
     }
 
-    /// From a node to one of its children, an inner node or a leaf, which is to be at `level`.
+    /// From a node to one of its children, an inner node or a leaf, which must be at `level`.
     #[inline]
     pub(super) fn step_down<'t, S: Standing<'t>>(
         &'t self,

@@ -53,7 +53,7 @@ type Path = Vec<Place>;
 
 impl Tree {
     /// About how many entries lie between two keys. Exact for ranges within a few leaves, while
-    /// nobody changes them.
+    /// no other thread changes them.
     pub fn estimate_range(&self, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> Result<u64> {
         let (lo_seek, lo_after) = match lo {
             Bound::Unbounded => (Seek::First, false),

@@ -10,8 +10,8 @@
 //! the tree: splits and merges move a range from one leaf to another with both latched exclusively,
 //! and a page that leaves the tree is formatted as free in the same mini-transaction. So for a page
 //! that is latched it is enough to ask what it is and which range it has; the answer needs neither
-//! its parent nor its version. (The leaves of a dropped tree are not formatted, but nobody asks for
-//! that tree any more.)
+//! its parent nor its version. (The leaves of a dropped tree are not formatted, but no thread asks
+//! for that tree any more.)
 //!
 //! The page is latched only if it is in the pool and the latch is free: a wrong guess never reads a
 //! page and never waits.
@@ -92,7 +92,7 @@ impl Tree {
     ) -> Option<Result<usize, usize>> {
         self.check_node(page, hint.page_no, 0).ok()?;
         let node = Node::trusted(page);
-        // That the key is there tells as well as the fences do that it belongs there.
+        // The key is there, which shows as well as the fences do that it belongs there.
         let is_at = node.is_at(hint.slot, key);
         let is_in_range = match before {
             false => is_at || node.covers(key),

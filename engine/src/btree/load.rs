@@ -64,7 +64,7 @@ impl Pending {
     }
 }
 
-/// Fills a tree that was empty; nobody else may use it. [`finish`](Self::finish) ends it.
+/// Fills a tree that was empty; no other thread may use it. [`finish`](Self::finish) ends it.
 pub struct Loader {
     tree: Tree,
     /// Lower fence of the last leaf, which is empty.

@@ -8,7 +8,7 @@
 //! layer above calls a table (partitions).
 //!
 //! # On disk
-//! A versioned tree of its own in the system space, beside the catalog's. The key is the name, a
+//! A separate versioned tree in the system space, beside the catalog's. The key is the name, a
 //! zero byte, and the kind (u8); the value is the bytes. The transaction that changes the catalog's
 //! entry changes the attachments.
 

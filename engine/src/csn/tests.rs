@@ -86,7 +86,7 @@ fn a_commit_that_is_given_up_uses_no_number() {
     assert_eq!(table.state(id), TrxState::Committed(Csn(10)));
 }
 
-/// By its number it is told from a table, or an index, that is younger: what it sees must not be
+/// Its number distinguishes it from a table, or an index, that is younger: what it sees must not be
 /// newer than that.
 #[test]
 fn a_view_opened_while_a_commit_is_published_does_not_see_it_without_its_number() {

@@ -5,12 +5,12 @@
 //! copied under one latch. So a point lookup copies one entry, and a long scan latches each leaf a
 //! few times. Who says how many are wanted spares it the guessing. A *locking* read goes entry by
 //! entry, because each must be locked before the next is looked at, and none ahead of what is asked
-//! for: with LIMIT or SKIP LOCKED others would wait for rows, or miss them, that nobody wants. It
-//! finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
+//! for: with LIMIT or SKIP LOCKED others would wait for rows, or miss them, that no statement
+//! wants. It finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
 //!
 //! # What stays between calls
 //! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what
-//! the transaction saw when it was filled; [`Transaction`] counts an epoch on with each of its own
+//! the transaction saw when it was filled; [`Transaction`] counts an epoch on with each of its
 //! writes to the table, statements and ends, and a batch of another epoch is dropped and read again
 //! after the current key. So a cursor never gives an entry that its transaction has deleted since,
 //! and always one that it has inserted ahead. Writes to other tables leave the batch: who copies a
@@ -39,17 +39,17 @@ use tidepool_pool::{Access, statement};
 const BATCH_GROWTH: usize = 8;
 const BATCH_ROWS_MAX: usize = 512;
 /// Memory that a cursor without a position keeps for the next reading, in bytes: that of a batch
-/// without long values. A layer above that keeps memory for rows of its own had better keep no
+/// without long values. A layer above that keeps memory for its rows should keep no
 /// more.
 pub const ROW_BYTES_KEPT: usize = 128 << 10;
-/// Leaves read ahead by a scan, and by another reading after so many batches.
+/// Leaves read ahead by a scan, and by another reading after this many batches.
 const SCAN_LEAVES_AHEAD: usize = 64;
 const LEAVES_AHEAD: usize = 16;
 const BATCHES_BEFORE_READ_AHEAD: usize = 6;
 /// A reading of more leaves than this part of the pool is a scan.
 const LONG_READING_PARTS: u64 = 8;
 /// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages.
-/// Each such row may bring a page of its own, and until it counts as a scan those displace what
+/// Each such row may bring another page, and until it counts as a scan those displace what
 /// others use: half of the pool's pages, tried before, were enough for a report to push a third of
 /// a resident table out.
 const LONG_LOOKUPS_PARTS: u64 = 32;
@@ -84,7 +84,7 @@ pub struct Cursor {
     semi_consistent: bool,
     scan: bool,
     long_values: LongValues,
-    /// How many entries a reading is expected to give; 0: nobody knows.
+    /// How many entries a reading is expected to give; 0: unknown.
     expected_rows: usize,
     /// Rows of the reading so far, in how many batches, and in which statement it began.
     rows: u64,
@@ -101,7 +101,7 @@ pub struct Cursor {
     at: usize,
     /// Rows of the next batch.
     batch_rows: usize,
-    /// Batches until the next leaves are to be read ahead.
+    /// Batches until the cursor reads the next leaves ahead.
     read_ahead_in: usize,
     /// The table's place among those that the transaction uses, and the epoch that the batch is of.
     slot: usize,
@@ -165,7 +165,7 @@ impl Cursor {
 
     /// Says that a locking reading at READ COMMITTED or below is not to wait for entries that
     /// others have locked: such an entry is given as it was committed last, unlocked.
-    /// [`is_peeked`](Self::is_peeked) tells, and [`lock_current`](Self::lock_current) is for who
+    /// [`is_peeked`](Self::is_peeked) says so, and [`lock_current`](Self::lock_current) is for who
     /// wants it.
     #[inline]
     pub fn set_semi_consistent(&mut self, on: bool) {
@@ -381,7 +381,7 @@ impl Cursor {
     }
 
     /// How leaves are read. A batch is a leaf, or most of one: a reading as long as a good part of
-    /// the pool is a scan, though nobody announced it.
+    /// the pool is a scan, though the caller did not announce it.
     fn access(&self) -> Access {
         match self.scan || self.batches > self.pool_pages() / LONG_READING_PARTS {
             true => Access::Scan,

@@ -115,10 +115,10 @@ impl Db {
     /// [`Error::TableExists`] if the new name is taken, [`Error::TableBusy`] while a prepared
     /// transaction without a session has used it.
     ///
-    /// Other transactions may use it meanwhile. One without a session is known to nobody else: an
-    /// ALTER TABLE that renames the table away, in favour of a copy made from a snapshot, would
+    /// Other transactions may use it meanwhile. One without a session is known to no other thread:
+    /// an ALTER TABLE that renames the table away, in favour of a copy made from a snapshot, would
     /// lose what that transaction wrote. If the first rename was let pass, so is the way back:
-    /// while nobody prepares on the table, none without a session comes to use it.
+    /// while no thread prepares on the table, none without a session comes to use it.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.change_tables(&DefinitionChange {
             renames: &[(from, to)],
@@ -250,7 +250,7 @@ impl Db {
         }
     }
 
-    /// Tells the names that a table's indexes have where its definition is kept besides: if a crash
+    /// Sets the names that a table's indexes have where its definition is kept besides: if a crash
     /// came between the two, the reports say these from now on. Writes nothing.
     pub fn learn_index_names(&self, name: &str, names: &[&str]) -> Result<()> {
         self.inner.check_open()?;
@@ -329,8 +329,8 @@ impl OpenTables {
 
 impl Inner {
     /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo
-    /// records name spaces and catalog entries. Then nobody opens the tables of these names until
-    /// the result is dropped.
+    /// records name spaces and catalog entries. Then no thread opens the tables of these names
+    /// until the result is dropped.
     ///
     /// [`Error::TableBusy`] if the indexes of one are being changed, or it is being filled.
     pub(super) fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
@@ -341,8 +341,8 @@ impl Inner {
         Ok(Definition { inner: self, _turn: turn })
     }
 
-    /// The same for the end of changes of the indexes of tables `names`, whose beginnings had turns
-    /// of their own. The metadata of the `others` change with them.
+    /// The same for the end of changes of the indexes of tables `names`, whose beginnings had
+    /// separate turns. The metadata of the `others` change with them.
     pub(super) fn begin_definition_of_changes(
         &self,
         names: &[String],
@@ -389,7 +389,7 @@ impl Inner {
         if !table.has_settled_rows()
             && let Err(error) = table.estimate_rows()
         {
-            // Whoever comes to that page is told; the others are of use.
+            // A reader of that page gets the error; the other pages are of use.
             tracing::warn!(table = name, %error, "the rows of a table can't be estimated");
         }
         tables.by_name.insert(name.into(), table.clone());

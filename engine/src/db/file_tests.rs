@@ -726,8 +726,8 @@ fn unfinished_in_many() -> (SimStorage, u32) {
     (sim.kill(), first)
 }
 
-/// What stands in the way of one table's rollback keeps nobody from the others, and those who want
-/// what it has locked are told.
+/// A page that blocks one table's rollback does not block the others, and transactions that want
+/// what it has locked get an error that says so.
 #[test]
 fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
     let (sim, first_leaf) = unfinished_in_many();

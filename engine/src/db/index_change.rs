@@ -560,7 +560,7 @@ impl Drop for IndexChange {
     }
 }
 
-/// Tables that nobody may enter; all may again when it is dropped.
+/// Tables that no transaction may enter; all may again when it is dropped.
 struct ClosedEntrances(Vec<Arc<Table>>);
 
 impl Drop for ClosedEntrances {
@@ -593,8 +593,8 @@ impl Inner {
             }
             records.insert(name.clone(), Arc::new(record.clone()));
         }
-        // Before the catalog entries are gone: rows of the tables are still found by whoever asks
-        // for estimates.
+        // Before the catalog entries are gone: rows of the tables are still found by threads that
+        // ask for estimates.
         let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
         let mut trx = self.definition_trx();
         self.catalog.change(&mut trx, &[], records, attachments)?;
@@ -609,7 +609,8 @@ impl Inner {
         Ok(tables)
     }
 
-    /// What each sort takes at most, about, in bytes, if a change of a definition has `sorts` of them.
+    /// What each sort takes at most, about, in bytes, if a change of a definition has `sorts` of
+    /// them.
     pub(super) fn sort_share_bytes(&self, sorts: usize) -> usize {
         let all = match self.options.read().memory_budget_bytes {
             0 => SORT_MEMORY_BYTES,

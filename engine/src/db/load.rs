@@ -7,7 +7,7 @@
 //! commit    what waits is written → catalog commit
 //! ```
 //! Until the catalog's commit there is no table, and what a crash leaves is a file that the log
-//! says is nobody's. So entries need no undo, no locks and no versions of their own: each is
+//! says belongs to no transaction. So entries need no undo, no locks and no versions: each is
 //! written and logged once, settled, in a leaf that is filled to its end. From the commit on the
 //! whole table is there, durably.
 //!
@@ -22,9 +22,9 @@
 //!
 //! # A table that is there, and empty
 //! It gets a second file, filled in the same way, and the catalog's commit puts that in the place
-//! of the first, as for TRUNCATE. What a crash leaves before is the empty table. Whoever sees that
-//! is not told of the change, so it is for a table that nobody else knows yet: a rename gives it
-//! its name then, and older snapshots are refused from there on.
+//! of the first, as for TRUNCATE. What a crash leaves before is the empty table. A reader that sees
+//! that does not learn of the change, so it is for a table that no other session knows yet: a
+//! rename gives it its name then, and older snapshots are refused from there on.
 
 use super::index_change::tree_file;
 use super::{Db, DuplicateEntry, Inner};
@@ -45,7 +45,7 @@ use std::sync::Arc;
 enum Filling {
     /// Nothing.
     Empty,
-    /// Entries that came in order are in the tree, but for the last few.
+    /// Entries that came in order are in the tree, except the last few.
     InOrder(Loader),
     /// Entries that came in any order wait to be sorted.
     Sorting(Sorter),
@@ -98,9 +98,9 @@ pub struct TableLoad {
 }
 
 impl Db {
-    /// Begins to fill a new table, which nobody sees before [`TableLoad::commit`]: the fast way to
-    /// bring many rows in, in one piece. An index gets its entries by [`TableLoad::push`], if they
-    /// come in the order of their keys, or by [`TableLoad::add`]. Other tables may be used and
+    /// Begins to fill a new table, which no session sees before [`TableLoad::commit`]: the fast way
+    /// to bring many rows in, in one piece. An index gets its entries by [`TableLoad::push`], if
+    /// they come in the order of their keys, or by [`TableLoad::add`]. Other tables may be used and
     /// changed meanwhile.
     ///
     /// [`Error::TableExists`] if there is one of this name, [`Error::TableBusy`] if somebody else
@@ -374,7 +374,7 @@ fn check_empty(name: &str, table: &Table) -> Result<()> {
 }
 
 /// An error if the database is closed, or there can't be an entry with this key. Until the result
-/// is dropped, nobody closes the database.
+/// is dropped, no thread closes the database.
 fn enter<'t>(inner: &Inner, table: &'t Table, key: &[u8]) -> Result<RwLockReadGuard<'t, ()>> {
     let inside = table.visit();
     inner.check_writable()?;
@@ -390,7 +390,7 @@ impl Inner {
     pub(super) fn abandon_loads(&self) {
         let loads = std::mem::take(&mut self.tables.lock().loading);
         for table in loads.into_values() {
-            // Nobody has entered a table that nobody sees.
+            // No transaction has entered a table that none sees.
             if table.close_entrance().is_ok() {
                 self.delete_space(table.space_id(), Some(&table));
             }
@@ -420,9 +420,9 @@ impl Drop for TableLoad {
 /// Entries between two looks at whether to go on.
 const ENTRIES_A_TURN: u32 = 1000;
 
-/// Fills an empty tree, which nobody else can see, with sorted payloads of settled entries. `go_on`
-/// is asked now and then, and ends it by an error. Of two entries with the same key it gives the
-/// one that came later: its key and its value.
+/// Fills an empty tree, which no other thread can see, with sorted payloads of settled entries.
+/// `go_on` is asked now and then, and ends it by an error. Of two entries with the same key it
+/// gives the one that came later: its key and its value.
 #[expect(clippy::type_complexity, reason = "a key and a value, in the one place")]
 pub(super) fn fill_sorted(
     tree: &VersionedTree,

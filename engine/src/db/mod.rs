@@ -87,8 +87,8 @@ use tidepool_pool::{Advice, CompressedTier, Lsn, PageCompression, Pool, ThreadWo
 
 /// An open data directory. Clones are handles on the same one.
 ///
-/// [`close`](Self::close) shuts down cleanly and tells if that failed; dropping the last handle
-/// does it, too, as well as it can.
+/// [`close`](Self::close) shuts down cleanly and returns an error if that failed; dropping the last
+/// handle does it, too, as well as it can.
 #[derive(Clone)]
 pub struct Db {
     pub(crate) inner: Arc<Inner>,
@@ -125,8 +125,8 @@ pub(crate) struct Inner {
 struct OpenTables {
     by_name: HashMap<String, Arc<Table>>,
     /// Names that the definition change under way is about. Between its catalog commit and what it
-    /// does with files and open tables nobody opens them: a handle made there would be of a table
-    /// that is about to go, or a second one of a table.
+    /// does with files and open tables no thread opens them: a handle made there would be of a
+    /// table that is about to go, or a second one of a table.
     changing: Vec<String>,
     /// Names of tables whose indexes are being changed, or that are being filled: no other
     /// definition change may come in between.
@@ -286,7 +286,7 @@ fn closed() -> Error {
 
 impl Db {
     /// Identifiers of the prepared transactions that belong to no session: found at open, or
-    /// detached. None where nobody can end them, as nothing is written
+    /// detached. None where they can't be ended, as nothing is written
     /// ([`ForceRecovery::ReadOnly`](crate::ForceRecovery)).
     pub fn recovered_xids(&self) -> Vec<Vec<u8>> {
         if self.inner.env.force_recovery().is_read_only() {
@@ -323,8 +323,8 @@ impl Db {
         let ended = if is_commit { trx.commit() } else { trx.rollback() };
         pause::reach(PausePoint::PreparedEnded);
         if !trx.is_prepared() {
-            // One that failed to roll back has ended, too: the background goes on. Nobody would let
-            // go of its tables later.
+            // One that failed to roll back has ended, too: the background goes on. No thread would
+            // let go of its tables later.
             let used = self.inner.detached.lock().remove(&trx.owner.number());
             if is_commit && ended.is_ok() {
                 used.iter().flatten().for_each(Used::tell_rows);
@@ -335,14 +335,14 @@ impl Db {
             }
         }
         ended?;
-        // The verdict is final once told, a rollback's too: the transaction must not be found
-        // prepared again.
+        // The verdict is final once it is returned, a rollback's too: the transaction must not be
+        // found prepared again.
         self.log_flush()
     }
 
     /// The tables that a prepared transaction of an earlier life has changed, and how many rows it
     /// adds to each. Their headers' counts are void from here on. A table that can't be opened is
-    /// left out: its next opening tells why.
+    /// left out: its next opening says why.
     fn rows_of_recovered(
         &self,
         xid: &[u8],
@@ -379,7 +379,7 @@ impl Db {
         self.inner.flush()
     }
 
-    /// From now on nobody waits for longer than a few seconds for space on the log's disk: the
+    /// From now on no thread waits for longer than a few seconds for space on the log's disk: the
     /// process is about to end. When they are over, a log that still finds no space has failed for
     /// good.
     pub fn limit_wait_for_log_space(&self) {
@@ -613,7 +613,7 @@ impl Db {
         self.inner.options.write().deadlock_detect = value;
     }
 
-    /// Sets who is told which transactions wait for which, of those whose session has a name: see
+    /// Sets the observer of waits between transactions whose session has a name: see
     /// [`Transaction::set_session_token`]. Once: false, and nothing changes, if there is an
     /// observer already.
     pub fn set_wait_observer(&self, observer: Box<dyn WaitObserver>) -> bool {

@@ -4,11 +4,11 @@
 //! 1. [`Env::open`] locks the directory, makes a new one or recovers: every page is as the last
 //!    durable mini-transaction
 //!    left it.
-//! 2. The transaction system finds out what was unfinished, prepared, or is to be purged.
+//! 2. The transaction system finds out what was unfinished, prepared, or must be purged.
 //! 3. A new directory gets, before that, an undo space, and after it an empty catalog. That takes
 //!    several mini-transactions; a crash between
 //!    them leaves a catalog without a format version, and the next open makes what is missing.
-//!    Nobody has been told of a success before.
+//!    No caller has seen a success before.
 //!    Once there is a catalog, an undo space without its first pages is damage.
 //! 4. The catalog is read; what unfinished transactions did to it is not visible.
 //! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of
@@ -249,7 +249,7 @@ impl Inner {
             }
             self.catalog.skip_space_id(id)?;
             if let Err(error) = self.clear_orphan(id) {
-                // Its number is no table's: where it is, it harms nobody.
+                // Its number is no table's: where it is, it does no harm.
                 self.env.check_writable()?;
                 tracing::error!(
                     file = space_file_name(id),

@@ -15,7 +15,7 @@
 //!   tables hold what was committed, in both indexes; no lock is left, and no page, of a table or
 //!   of the undo space, that nothing leads to.
 //!
-//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs so many.
+//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs `n`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The scrub: pages that nobody asks for are read in the background and verified, so that a disk
+//! The scrub reads pages that no query asks for in the background and verifies them, so that a disk
 //! that rots is found out while there is
 //! still a backup from before.
 //!
@@ -19,7 +19,7 @@
 //! a page that is dirty in the
 //! pool is passed over, for it is about to be written; and one that lies behind the end of its
 //! space has no content yet. What is still
-//! wrong is told in the error log, once a life for each page, and counted.
+//! wrong is reported in the error log, once a life for each page, and counted.
 //!
 //! # Locking order
 //! `work` is held for a step, and comes before the catalog and the pool. The counters are read
@@ -49,7 +49,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_secs(60);
 /// How often it is noted where a pass is.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
-/// Pages that are told in the error log.
+/// Pages that the error log names.
 const TOLD_MAX: usize = 1000;
 const THREAD: &str = "tidepool-scrub";
 const SECONDS_A_DAY: u64 = 86_400;
@@ -367,7 +367,7 @@ impl Inner {
                 );
             }
             TOLD_MAX => {
-                tracing::error!("{file}: more pages are corrupt; the scrub tells no more of them")
+                tracing::error!("{file}: more pages are corrupt; the scrub reports no more of them")
             }
             _ => {}
         }

@@ -1,5 +1,5 @@
 //! Background work as explicit steps: what threads do when [`Options::background`](crate::Options)
-//! is set, and the caller otherwise, in an order of its own. The simulation drives the whole engine
+//! is set, and the caller otherwise, in any order. The simulation drives the whole engine
 //! so, single-threaded, from a seed.
 
 use super::{Db, Inner};

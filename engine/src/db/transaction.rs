@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidepool_pool::{Lsn, statement};
 
-/// A transaction tells the counters of all at its end, and each time one of its own has come this
+/// A transaction adds its counters to those of all at its end, and each time one has come this
 /// far.
 const COUNTS_KEPT: u32 = 1000;
 
@@ -84,7 +84,7 @@ pub struct Transaction {
     in_statement: bool,
     /// [`prepare`](Self::prepare) has succeeded.
     prepared: bool,
-    /// Counted since the counters of all were last told.
+    /// Counted since it last added to the counters of all.
     counts: [u32; Counter::COUNT],
     options: TransactionOptions,
     /// After `core`: who rolls back is still there.
@@ -137,7 +137,7 @@ impl Transaction {
         self.core.set_session_token(session);
     }
 
-    /// Tells that the transaction has begun, if it has not been told.
+    /// Shows that the transaction has begun, unless that was shown.
     #[inline]
     fn tell_begin(&mut self) {
         if !self.activity.activity.has_begun() {
@@ -269,7 +269,7 @@ impl Transaction {
     /// Inserts an entry.
     ///
     /// [`Error::DuplicateKey`] if there is one with this key; it is then locked by this
-    /// transaction, so that what it is told about it stays true.
+    /// transaction, so that what it learns about it stays true.
     pub fn insert(
         &mut self,
         table: &Arc<Table>,
@@ -280,7 +280,7 @@ impl Transaction {
         self.insert_or_lock(table, index, key, value, LockMode::Shared)
     }
 
-    /// The same, with the lock that a duplicate gets: exclusive, if it is to be changed then. Two
+    /// The same, with the lock that a duplicate gets: exclusive, if the caller will change it. Two
     /// that lock it shared first would each wait for the other.
     pub fn insert_or_lock(
         &mut self,
@@ -385,7 +385,7 @@ impl Transaction {
     /// whatever that says. The handle then is a new transaction.
     ///
     /// If the log cannot be made durable ([`Error::Crashed`]), the engine has stopped writing, and
-    /// only a restart tells whether the transaction is committed.
+    /// only a restart shows whether the transaction is committed.
     pub fn commit(&mut self) -> Result<()> {
         self.count(Counter::Commits, 1);
         self.activity.activity.set_phase(Phase::Committing);
@@ -433,8 +433,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Leaves a prepared transaction to whoever completes it with [`Db::commit_prepared`] or
-    /// [`Db::rollback_prepared`]. The handle then is a new transaction.
+    /// Leaves a prepared transaction to the thread that completes it with [`Db::commit_prepared`]
+    /// or [`Db::rollback_prepared`]. The handle then is a new transaction.
     pub fn detach(&mut self) {
         if !self.prepared {
             return;
@@ -573,7 +573,7 @@ impl Transaction {
         }
     }
 
-    /// Tells the counters of all.
+    /// Adds its counters to those of all.
     #[cold]
     fn tell_counts(&mut self) {
         for (counter, _) in Counter::ALL {

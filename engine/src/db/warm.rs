@@ -6,8 +6,8 @@
 //! ever less often until it does so once a minute, and only if what is hot has changed; a clean
 //! shutdown writes it, too. What the older list names and the pool does not hold stays on it,
 //! behind what the pool holds, as long as the list is no longer than it was: a start with the
-//! loading switched off or a pool that had to give memory back costs nobody the list, nor does a
-//! load that is under way, whose pages are as good as held. What nobody asks for grows old: each
+//! loading switched off or a pool that had to give memory back does not lose the list, nor does a
+//! load that is under way, whose pages are as good as held. What no query asks for grows old: each
 //! time that as many pages as are listed came in by queries, it loses a degree of heat, and with
 //! the last its place.
 //!
@@ -27,7 +27,7 @@
 //! removed.
 //!
 //! # Locking order
-//! `work` before `definitions`; nobody waits for `work` holding anything. `texts` comes last.
+//! `work` before `definitions`; no thread waits for `work` holding anything. `texts` comes last.
 
 use super::Inner;
 use super::warm_reads::{READ_BYTES, Reads};
@@ -43,8 +43,8 @@ use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
 use tidepool_pool::{HEATS, PageId, Pool, PoolStats, StepRunner, Wakeup, Warmed};
 
-/// After a read of so many pages it rests for as long as the read took, after one of twice as many
-/// for half of that.
+/// After a read of this many pages it rests for as long as the read took, after one of twice as
+/// many for half of that.
 const PAGES_FOR_REST: u32 = 4;
 /// The longest rest between two reads.
 const REST_MAX: Duration = Duration::from_millis(50);
@@ -78,7 +78,7 @@ pub(super) struct WarmRestart {
 struct Work {
     load: Load,
     saved: Option<Saved>,
-    /// The last save failed, and this has been told.
+    /// The last save failed, and the error log says so.
     failing: bool,
     /// Pages that loads have brought, ever.
     loaded: u64,
@@ -103,7 +103,7 @@ enum Load {
     /// Nothing to do, or done.
     #[default]
     Idle,
-    /// The list is to be read.
+    /// The list must be read.
     Pending,
     Running(Box<Loading>),
 }
@@ -237,7 +237,7 @@ impl Inner {
     }
 
     /// Writes the list, of the pool's pages alone or with what the older list `keeps`. A failure is
-    /// told once, until it succeeds again.
+    /// reported once, until it succeeds again.
     fn save_hot_list(&self, work: &mut Work, keeps: bool, mut go_on: impl FnMut() -> bool) -> bool {
         let started = Instant::now();
         let pool = self.env.pool();
@@ -352,7 +352,7 @@ impl Inner {
         };
         let began = Instant::now();
         let mut warmed = Warmed { pages: 0, tried: pages.len() };
-        // Not there: the table was dropped, or its file is missing, which whoever uses it will find
+        // Not there: the table was dropped, or its file is missing, which its next user will find
         // out.
         if let Some(space) = pool.space(space) {
             let buffer = loading.buffer.get_or_insert_with(|| AlignedBuf::zeroed(READ_BYTES));
@@ -464,7 +464,7 @@ fn run(inner: &Weak<Inner>, signal: &Wakeup) {
 
 impl super::Db {
     /// Saves the list of hot pages now, whatever the options say: those that are in the pool, and
-    /// no others. The outcome is told by the status `buffer_pool_dump_status`, too.
+    /// no others. The status `buffer_pool_dump_status` has the outcome, too.
     pub fn dump_buffer_pool(&self) -> Result<()> {
         self.inner.check_writable()?;
         let mut work = self.inner.warm.work.lock();
@@ -499,7 +499,7 @@ impl super::Db {
         Ok(matches!(self.inner.step_load(), LoadStep::Goes(_)))
     }
 
-    /// Saves the list of hot pages if it has changed; whether it did. What fails is told by the
+    /// Saves the list of hot pages if it has changed; whether it did. A failure is reported by the
     /// log, once, and by the status.
     pub fn step_dump(&self) -> Result<bool> {
         self.inner.check_writable()?;

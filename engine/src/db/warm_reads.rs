@@ -6,7 +6,7 @@
 //! of a file once for each degree, but stretch by stretch, the one with the most heat first. If
 //! there is not room for all, the coldest are put off: what there is room for comes first. And what
 //! the pool held comes before what an older list named besides, however hot that was then: it fits
-//! the pool, if the pool is as large as it was, and nobody has asked for the other since.
+//! the pool, if the pool is as large as it was, and no query has asked for the other since.
 
 use tidepool_pool::PageId;
 
@@ -37,7 +37,7 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Plans the loading of `list` into a pool that has `room` for so many pages.
+    /// Plans the loading of `list` into a pool that has room for `room` pages.
     pub(super) fn plan(list: &HotList, mut room: usize, page_size: usize) -> Reads {
         // What was held and fits, what was held besides, and the same of what comes behind.
         let mut parts: [Vec<(PageId, u8)>; 4] = Default::default();
@@ -95,7 +95,7 @@ impl Reads {
         Some((read.space, &self.pages[read.first..read.first + read.count]))
     }
 
-    /// Of the read that `peek` told, the first `count` pages are done.
+    /// Of the read that `peek` returned, the first `count` pages are done.
     pub(super) fn done(&mut self, count: usize) {
         let read = &mut self.reads[self.next];
         read.first += count;

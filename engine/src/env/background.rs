@@ -150,7 +150,7 @@ impl Background {
                 let step = || report("checkpoint", checkpointer.lock().step(elapsed));
                 let well = steps.run(step);
                 panicked.store(well.is_err(), Ordering::Release);
-                // A disk that fails is not asked ten times a second, whoever is in a hurry.
+                // A disk that fails is not asked ten times a second, however urgent it is.
                 let goes_on = match well {
                     Ok(true) => signal.sleep(TICK),
                     Ok(false) => signal.rest(RETRY_PAUSE),

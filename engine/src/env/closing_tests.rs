@@ -12,7 +12,7 @@ use crate::files::FIRST_TABLE_SPACE;
 use crate::redo::control::CONTROL_FILE;
 use crate::test_storage::{Hooked, Hooks, watched_lock};
 
-/// How long a write is held up if nobody lets go of the lock.
+/// How long a write is held up if the lock is not released.
 const HELD_UP: Duration = Duration::from_millis(300);
 
 /// A disk on which somebody commits while the close writes the control file, and whose log takes

@@ -480,8 +480,8 @@ fn a_log_told_to_grow_on_a_full_disk_goes_on_in_the_files_it_has() {
     }
 }
 
-/// Who waits for a checkpoint of such a log, on a slow disk, must not be told that the disk is
-/// full.
+/// Who waits for a checkpoint of such a log, on a slow disk, must not get the error that the disk
+/// is full.
 #[test]
 fn that_the_log_could_not_grow_is_forgotten_once_it_need_not() {
     let storage = SimStorage::new(1);
@@ -703,7 +703,7 @@ fn lost_changes_are_found_again_until_they_are_noted() {
 }
 
 /// Nothing but more files makes room then. There must be enough, whatever their number; and if the
-/// disk has no room for them, who writes is told, and the log is none the worse.
+/// disk has no room for them, a writer gets an error, and the log is not harmed.
 #[test]
 fn a_log_whose_checkpoint_is_held_grows_as_far_as_the_disk_lets_it() {
     let storage = directory_with_old_space(FIRST_TABLE_SPACE);

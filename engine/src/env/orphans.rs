@@ -2,10 +2,10 @@
 //! others.
 //!
 //! A crash in the middle of CREATE or DROP leaves a file that the catalog doesn't list. So does a
-//! catalog that is older than its tables, and then the file is somebody's data. What tells them
-//! apart is the log: it says which files it creates, and which tables are about to come or to go,
-//! before that happens; and goes on saying so, whatever checkpoints come, until that is over
-//! ([pending spaces](crate::redo)). Only what it names is removed.
+//! catalog that is older than its tables, and then the file holds data that is needed. What
+//! distinguishes them apart is the log: it says which files it creates, and which tables are about
+//! to come or to go, before that happens; and goes on saying so, whatever checkpoints come, until
+//! that is over ([pending spaces](crate::redo)). Only what it names is removed.
 
 use tidepool_pool::page;
 use tidepool_pool::storage::AlignedBuf;
@@ -16,8 +16,8 @@ use crate::files::{ORPHANS_DIR, TABLES_DIR, space_file_name, space_of_file};
 
 impl Env {
     /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left
-    /// there and no catalog knows can be found by this. Files that no space can have are nobody's
-    /// business but the administrator's.
+    /// there and no catalog knows can be found by this. Files that no space can have belong to no
+    /// table business but the administrator's.
     pub fn table_space_files(&self) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for name in self.storage.list(TABLES_DIR)? {
@@ -92,8 +92,8 @@ impl Env {
         Ok(page::is_zero(&page))
     }
 
-    /// Takes a space out of use and keeps its file, under the name that is returned. Nobody may use
-    /// the space any more.
+    /// Takes a space out of use and keeps its file, under the name that is returned. No thread may
+    /// use the space any more.
     ///
     /// The log has no word about this. A record that deletes the space would have the next recovery
     /// remove the file, if it was put back meanwhile; without one, there must be no change of the

@@ -49,13 +49,13 @@ impl SpaceRegistry {
 }
 
 impl Env {
-    /// The catalog tells by this that it has a table in the space `id`.
+    /// Notes that the catalog has a table in the space `id`.
     pub fn register_space(&self, id: u32) {
         self.space_registry.0.write().insert(id, Registered::Whole);
         self.remove_pending_space(id);
     }
 
-    /// The catalog tells by this that its table in the space `id` has lost changes, and will never
+    /// Notes that the catalog's table in the space `id` has lost changes, and will never
     /// be used again.
     pub fn register_lost_space(&self, id: u32) {
         self.space_registry.0.write().insert(id, Registered::Lost);

@@ -135,7 +135,7 @@ impl Life<'_> {
             latched.push((key, fresh, handle));
         }
         if rng.random_ratio(1, 30) {
-            // Nothing was changed, so nothing must come of it; but new pages are nobody's now.
+            // Nothing was changed, so nothing must come of it; but new pages belong to no tree now.
             for (key, ..) in latched.iter().filter(|(_, fresh, _)| *fresh) {
                 self.model.forget(|page| page == *key);
                 self.made.remove(key);

@@ -7,7 +7,7 @@ use tidepool_pool::ResizeState;
 
 use crate::db::Db;
 
-/// What is to be known of the buffer pool at one moment.
+/// The state of the buffer pool at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BufferPoolReport {
     /// `idle`, `growing`, `shrinking` or `stuck`.
@@ -18,7 +18,7 @@ pub struct BufferPoolReport {
     pub resident_bytes: u64,
     /// The size it is on its way to, bytes.
     pub target_bytes: u64,
-    /// The size that was asked for and is not to be passed, bytes; none = nobody asked for one.
+    /// The size that was asked for and is the maximum, bytes; none = none was asked for.
     pub ceiling_bytes: Option<u64>,
     /// The tightest limit on the process's memory: bytes, and where it is set.
     pub limit: Option<(u64, String)>,

@@ -15,7 +15,7 @@ const MEMORY_MAX_BYTES: usize = 16 << 20;
 /// A lock that is held or waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockReport {
-    /// Unique among these, but for chance.
+    /// Unique among these, except by chance.
     pub id: String,
     /// By whom: as [`TransactionReport::id`](super::TransactionReport::id).
     pub trx: u64,

@@ -1,6 +1,6 @@
 //! What pages hold, byte by byte: no pool, no log, no latch.
 //!
-//! Everything here is a function of the bytes it is given. Whoever changes a page does so by a
+//! Everything here is a function of the bytes it is given. A caller changes a page by a
 //! [`PageOp`](crate::page_op::PageOp), which calls what is needed here, forward and at recovery
 //! alike.
 //!
@@ -22,7 +22,7 @@ use tidepool_pool::PageType;
 pub const UNDO_DIRECTORY_PAGE: u32 = 2;
 
 /// What every page must be that is read from a file, besides whole and in its place: the cells of a
-/// node lie in its heap and add up to it. Changes keep it so, and whoever reads a node in memory
+/// node lie in its heap and add up to it. Changes keep it so, and a reader of a node in memory
 /// relies on it.
 ///
 /// Such a page comes from no broken disk, which the checksum finds, but from a fault of a program.

@@ -73,7 +73,7 @@ pub struct SpaceHeader {
 }
 
 impl SpaceHeader {
-    /// In the place of one that can't be read, for a table of which the rest is to be read.
+    /// In the place of one that can't be read, for a table of which the rest must be read.
     pub(crate) fn unknown(space_id: u32) -> SpaceHeader {
         SpaceHeader {
             format_version: FORMAT_VERSION,
@@ -154,7 +154,7 @@ pub fn read(pool: &Pool, space: &Space) -> Result<SpaceHeader> {
     SpaceHeader::parse(&page, space.name())
 }
 
-/// The size that a space's header tells, in pages.
+/// The size that a space's header has, in pages.
 pub fn size_pages(header: &[u8]) -> u32 {
     u32_at(header, SIZE_PAGES_AT)
 }

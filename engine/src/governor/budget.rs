@@ -2,11 +2,11 @@
 //!
 //! Everything beside the pool's pages is asked how much it has: the pool what describes its pages,
 //! and by [`RestOfEngine`] what is above it. The pool can have the rest of the budget, in whole
-//! extents, but for a floor without which nothing would go on: beyond that the budget is exceeded.
+//! extents, down to a floor without which nothing would go on: beyond that the budget is exceeded.
 //! What the others take is charged at once, and for as long as it may come back: the most that they
 //! have had in the last seconds counts, so that a lock table which breathes does not move the pool.
-//! While a directory is being opened nobody can be asked, and recovery may fill the pool: what is
-//! known by then of log buffers and of recovery is charged beforehand.
+//! While a directory is being opened there is no report yet, and recovery may fill the pool: what
+//! is known by then of log buffers and of recovery is charged beforehand.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// than.
 const FLOOR_PARTS: u64 = 4;
 
-/// Tells what the engine has allocated beside the pool, in bytes. Asked at every step, under the
+/// Returns what the engine has allocated beside the pool, in bytes. Asked at every step, under the
 /// governor's mutex.
 pub(crate) type RestOfEngine = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -54,7 +54,7 @@ impl Budget {
         self.charge(of_pool + self.rest_of_engine.as_ref().map_or(0, |rest| rest()), at);
     }
 
-    /// So much is taken, but for the pool's pages.
+    /// Bytes that are taken beside the pool's pages.
     pub(super) fn charge(&mut self, rest_bytes: u64, at: Duration) {
         self.rest_bytes = rest_bytes;
         self.peaks
@@ -67,7 +67,7 @@ impl Budget {
         self.rest_bytes
     }
 
-    /// What a budget of so many bytes leaves the pool.
+    /// What a budget of `budget_bytes` leaves the pool.
     pub(super) fn leaves_of(&self, budget_bytes: u64) -> u64 {
         let most = self.peaks.front().map_or(0, |(_, bytes)| *bytes);
         let charged = most.next_multiple_of(EXTENT_BYTES as u64);

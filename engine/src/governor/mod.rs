@@ -1,8 +1,8 @@
 //! The engine governs its own buffer pool: reads what the kernel says about memory, asks
-//! [`tidepool_governor`] what size that allows, and tells the pool.
+//! [`tidepool_governor`] what size that allows, and sets the pool's target.
 //!
 //! # Contents
-//! - here: the settings, one step (read, decide, act), what is told about it.
+//! - here: the settings, one step (read, decide, act), what is reported about it.
 //! - `budget`: what a budget for all of the engine leaves the pool.
 //! - `returning`: what the pool holds beyond its need goes back.
 //! - `thread`: how often that is done, and what wakes it earlier.
@@ -88,7 +88,7 @@ pub struct GovernorReport {
     pub budget_bytes: u64,
     /// What of it is not for the pool's pages.
     pub budget_rest_bytes: u64,
-    /// What the pool was told.
+    /// The pool's target.
     pub target_bytes: u64,
     /// What the limit that binds still allowed at the last reading, if any could be read.
     pub room_bytes: Option<u64>,
@@ -134,9 +134,9 @@ struct Control {
     governor: Governor,
     journal: Journal,
     log: LogGate,
-    /// What the pool was told, bytes.
+    /// The pool's target, bytes.
     target_bytes: u64,
-    /// The most that it can be told, as its address space has an end. Not known before there is a
+    /// The largest target, as the pool's address space has an end. Not known before there is a
     /// pool.
     size_max_bytes: u64,
     /// When the change that the pool is still at was decided.
@@ -210,7 +210,7 @@ impl InitialSizing {
         self.reserve_bytes
     }
 
-    /// Goes on with the pool that was made, in a thread of its own if `background`.
+    /// Goes on with the pool that was made, in a separate thread if `background`.
     ///
     /// # Errors
     /// When the process can't have another thread or file descriptor.
@@ -232,7 +232,7 @@ impl InitialSizing {
 }
 
 impl PoolGovernor {
-    /// Reads the signals, decides, and tells the pool. `at` is on any clock that only moves
+    /// Reads the signals, decides, and sets the pool's target. `at` is on any clock that only moves
     /// forward. In an engine without background threads the caller does this.
     pub fn step(&self, at: Duration) {
         self.control.lock().step(&self.pool, at);
@@ -248,7 +248,7 @@ impl PoolGovernor {
         self.change(|options| options.budget_bytes = budget_bytes);
     }
 
-    /// Says who tells what the engine takes beside the pool.
+    /// Registers the callback that reports memory beside the pool.
     pub(crate) fn set_rest_of_engine(&self, rest: RestOfEngine) {
         self.control.lock().budget.set_rest_of_engine(rest);
     }
@@ -326,7 +326,7 @@ impl Control {
 
     /// The same, had the pool returned nothing.
     fn pool_state_without_return(&self, resident_bytes: u64) -> PoolState {
-        // In whole extents, as the pool is told: a ceiling between two could never be reached, and
+        // In whole extents, as targets are: a ceiling between two could never be reached, and
         // there would be a decision for it at every reading. (A number that is not governed stays
         // what it is: such a pool begins with that to the page.)
         let ceiling_bytes = whole_extents(self.ceiling_bytes());
@@ -526,7 +526,7 @@ fn whole_extents(bytes: u64) -> u64 {
     (bytes / extent).max(1) * extent
 }
 
-/// Whether the pool has not got to the size that it was told yet.
+/// Whether the pool has not reached its target yet.
 fn is_resizing(pool: &Pool) -> bool {
     pool.resize_status().state != ResizeState::Idle
 }

@@ -69,7 +69,7 @@ impl Machine {
         Db::open_on(Arc::new(SimStorage::new(1)), self.options(size_bytes)).unwrap()
     }
 
-    /// Time passes, with a look every 50 ms. What the pool was told, and has: bytes.
+    /// Time passes, with a look every 50 ms. The pool's target, and its size: bytes.
     fn run(&mut self, db: &Db, time: Duration) -> u64 {
         let end = self.now + time;
         while self.now < end {
@@ -156,7 +156,7 @@ fn what_happened_while_the_guard_was_off_is_no_news_when_it_is_on() {
     let db = machine.open(300 * MIB);
     machine.run(&db, Duration::from_secs(5));
     db.set_memory_guard(false);
-    // For a minute, the process goes to swap, but for what is left after all.
+    // For a minute, the process goes to swap, except what is left after all.
     machine.write("proc/self/status", "VmRSS: 50000 kB\nVmSwap: 400000 kB\n");
     machine.run(&db, Duration::from_secs(60));
     db.set_memory_guard(true);
@@ -310,7 +310,7 @@ fn one_budget_covers_all_that_the_engine_allocates() {
             assert_eq!(report.budget_rest_bytes, rest);
             rest
         };
-        // Nobody has looked yet: a recovery, which comes before that, may fill all of the pool.
+        // No reading was taken yet: a recovery, which comes before that, may fill all of the pool.
         let beside_pages = db.memory().total_bytes() - db.memory().get("frames").unwrap();
         let begun = db.status().get("buffer_pool_size_bytes").unwrap();
         assert!(begun + beside_pages <= BUDGET, "{begun} and {beside_pages} of {BUDGET}");

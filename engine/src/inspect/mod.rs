@@ -1,6 +1,5 @@
-//! A look at a data directory that nobody has open, without a change of it: what `tidepool check`
-//! and `tidepool
-//! salvage` stand on.
+//! A look at a data directory that no process has open, without a change of it: what `tidepool
+//! check` and `tidepool salvage` stand on.
 //!
 //! The engine opens an [`OverlayStorage`] of the directory, so that recovery, and whatever else
 //! writes at an open,

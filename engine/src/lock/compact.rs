@@ -149,7 +149,7 @@ impl CompactLocks {
     pub(super) fn place_of(&self, tree: u32, key: &[u8]) -> Place {
         let (last, before) = key.split_last().unwrap_or((&0, key));
         let mut hasher = self.hash.build_hasher();
-        // With the length all that comes after it is told apart. In two pieces, for each costs.
+        // The length distinguishes all that comes after it. In two pieces, for each costs.
         hasher.write_u64(u64::from(tree) << 32 | (key.len() as u64) << 2 | u64::from(last >> 6));
         hasher.write(before);
         Place { hash: hasher.finish(), end: 1 << (last & 63) }

@@ -7,7 +7,7 @@ const READS_OF_A_ROW: usize = 2;
 /// The locks that the newest locking reads took and that were not held before, if nothing was
 /// written since.
 ///
-/// A lock that a later read finds held is nobody's to give up any more: of two readers in one
+/// A lock that a later read finds held can't be given up any more: of two readers in one
 /// statement, the first may want the row.
 #[derive(Default)]
 pub(crate) struct FreshLocks {

@@ -20,7 +20,7 @@ use super::report::{Covers, LockRecord, LockRecords};
 use crate::pause::{self, PausePoint};
 
 const SHARDS: usize = 64;
-/// A shard's map gives room back when it has more than so many slots, and less than this part of
+/// A shard's map gives room back when it has more slots than this, and less than this part of
 /// them is used.
 const KEPT_SLOTS: usize = 1024;
 const UNUSED_DIVISOR: usize = 8;
@@ -41,7 +41,7 @@ pub enum Acquire {
     Retry,
 }
 
-/// The owner of a lock on a key that may be in no queue yet, and what told of it.
+/// The owner of a lock on a key that may be in no queue yet, and where it was found.
 #[derive(Clone)]
 pub enum Holder {
     /// The entry, which carries the owner's active transaction id. It does so as long as the leaf
@@ -90,7 +90,7 @@ impl Queue {
         self.requests[..at].iter().any(|before| conflict(before, request))
     }
 
-    /// Tells those who wait behind a lock of `owner`'s that has just become this strong, or is
+    /// Wakes those that wait behind a lock of `owner`'s that has just become this strong, or is
     /// asked for as strong, in front of them.
     fn pass(&self, owner: &Owner, mode: LockMode) {
         let waiting = self.requests.iter().filter(|r| !r.granted);
@@ -107,7 +107,8 @@ impl Queue {
                 at += 1;
                 continue;
             }
-            // A shared request behind a waiting shared one passes nobody it conflicts with.
+            // A shared request behind a waiting shared one passes no request that it conflicts
+            // with.
             let mut request = self.requests.remove(at);
             request.granted = true;
             let wait = request.wait;
@@ -141,8 +142,8 @@ struct Shard {
     map: Mutex<HashMap<u32, Vec<Queue>, BuildHasherDefault<Spread>>>,
 }
 
-/// Hashes what is a hash already, but for the bits that all of a shard have in common: those come
-/// out as different as the others.
+/// Hashes what is a hash already, except for the bits that all of a shard have in common: those
+/// come out as different as the others.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -409,9 +410,9 @@ impl KeyLocks {
         })
     }
 
-    /// The same, but for those whom a nearer one waits for as well: in front of a waiting exclusive
-    /// request is nobody for whom its owner does not wait. `is_known` says of whom it is known that
-    /// he waits.
+    /// The same, except those that a nearer one waits for as well: in front of a waiting exclusive
+    /// request there is none that its owner does not wait for. `is_known` says of whom it is known
+    /// that he waits.
     pub(super) fn nearest_blockers(
         &self,
         owner: &Owner,
@@ -484,8 +485,8 @@ impl Locks {
         let (mut held, mut held_by_holder) = lock_both(owner, holder.owner());
         shard.with(hash, tree, key, true, |queue| {
             let queue = queue.expect("made on demand");
-            // Whoever has locked the key since a compact lock was given up must not find the giver
-            // in front again. (The set is written under `held_by_holder`.)
+            // A transaction that has locked the key since a compact lock was given up must not find
+            // the giver in front again. (The set is written under `held_by_holder`.)
             let given_up = match holder {
                 Holder::Writer(_) => false,
                 Holder::Compact(keeper) => {
@@ -561,7 +562,7 @@ fn enqueue(
     }
     debug_assert!(queue.waiting_of(owner).is_none(), "one request at a time");
     let granted = queue.requests.iter().take_while(|r| r.granted).count();
-    // Whoever strengthens a lock it holds waits for the other holders only.
+    // A transaction that strengthens a lock it holds waits for the other holders only.
     let at = if mine.is_some() { granted } else { queue.requests.len() };
     let mut request = Request { owner: Arc::clone(owner), mode, granted: false, wait: 0 };
     let blocked = queue.requests[..at].iter().any(|before| conflict(before, &request));

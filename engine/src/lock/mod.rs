@@ -5,16 +5,16 @@
 //!   while that id is active the entry is exclusively locked (*implicit* lock). Somebody who must
 //!   wait for it turns it into an explicit one first, on the holder's behalf, so that waiters queue
 //!   in order and each release wakes one. The other way round, a write of an entry that the
-//!   transaction had locked by reading it takes the explicit lock out again, if nobody waits in its
+//!   transaction had locked by reading it takes the explicit lock out again, if none waits in its
 //!   queue. When a savepoint's rollback takes the write back, the entry no longer says that it is
 //!   locked: the explicit lock comes back, under the leaf's latch.
 //! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first
-//!   served. Taken by locking reads and by whoever had to wait. A writer looks for them while it
-//!   holds the leaf's exclusive latch; when the shard of the table is empty, which is the rule,
-//!   that is one load.
+//!   served. Taken by locking reads and by transactions that had to wait. A writer looks for them
+//!   while it holds the leaf's exclusive latch; when the shard of the table is empty, which is the
+//!   rule, that is one load.
 //! - **Compact locks** ([`compact::CompactLocks`]): the exclusive key locks of an owner that has a
-//!   thousand in the table already and meets nobody else's at the key: a few bytes each, which
-//!   whoever must wait for one makes a key lock.
+//!   thousand in the table already and meets no other's at the key: a few bytes each, which
+//!   a transaction that must wait for one makes a key lock.
 //! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree,
 //!   for SERIALIZABLE scans. They cover the gaps, so no phantom appears. A writer tests them only
 //!   if any exist.
@@ -25,24 +25,25 @@
 //! # Why nothing is missed
 //! Lock tests happen under the leaf latch that protects the entry: a reader that grants itself a
 //! lock holds the latch shared, a writer holds it exclusively, so one of the two sees the other.
-//! Two readers, which may hold it both, meet under the mutex of the key's shard. Nobody waits for a
-//! lock while holding a latch: the operation lets go, waits, and begins anew.
+//! Two readers, which may hold it both, meet under the mutex of the key's shard. No thread waits
+//! for a lock while holding a latch: the operation lets go, waits, and begins anew.
 //!
 //! "See the holder, then park" loses no wake-up: a waiter gives the holder the explicit lock and
 //! enqueues behind it, both under the holder's [`Owner`] mutex, and the holder sets `ended` under
 //! it before it releases; the waiter's own state is set to waiting before it can be granted, and a
 //! grant carries the number of the wait it ends. A write that takes its explicit lock out again
-//! does so under the leaf's latch, so nobody is between seeing the holder and enqueueing meanwhile.
+//! does so under the leaf's latch, so no thread is between seeing the holder and enqueueing
+//! meanwhile.
 //!
 //! # Deadlocks
 //! A wait enters itself in the wait-for graph *after* it has enqueued, then looks for a cycle
 //! through itself. Edges are not stored but read from the queues. The last of a cycle to enter sees
 //! the whole cycle. The victim is a member that the embedder wants rolled back anyway
-//! ([`observer`], which is told before), else the one with the fewest undo records; the one that
-//! asks, if equal.
+//! ([`observer`], which learns of it before), else the one with the fewest undo records; the one
+//! that asks, if equal.
 //!
 //! # When the log has failed
-//! Writing has stopped for good, and so nobody's locks are released any more by a commit or a
+//! Writing has stopped for good, and so no locks are released any more by a commit or a
 //! rollback that writes. Waits end with the log's error ([`crate::redo::Failure`]), those under way
 //! (`sleepers`) and those to come. What is granted stays granted.
 //!
@@ -266,7 +267,8 @@ impl Locks {
         owner.set_requested(Some(requested));
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
-        // Before the graph is looked at: who is to be rolled back anyway is the best victim.
+        // Before the graph is looked at: a transaction that must be rolled back anyway is the best
+        // victim.
         self.tell(owner, target);
         let wait::Entered { victims, deadlocks } = match self.no_detection.load(Ordering::Relaxed) {
             true => wait::Entered::default(),
@@ -323,8 +325,8 @@ impl Locks {
         }
     }
 
-    /// Releases everything `owner` holds and wakes whoever waits for its end. To be called after
-    /// the transaction's outcome is published.
+    /// Releases everything `owner` holds and wakes the threads that wait for its end. To be called
+    /// after the transaction's outcome is published.
     pub fn release_all(&self, owner: &Arc<Owner>) {
         let held = owner.end();
         // First: who has waited for one of the others would find this owner again.

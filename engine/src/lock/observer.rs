@@ -1,21 +1,21 @@
-//! Who waits for whom, told to the embedder.
+//! Reports to the embedder which transaction waits for which.
 //!
-//! An embedder may have an order of commits of its own: a replica commits in the order of its
+//! An embedder may prescribe an order of commits: a replica commits in the order of its
 //! primary. A transaction that waits for its turn to commit is in no wait-for graph of ours; if it
 //! holds a lock for which one waits that must commit before it, that is a deadlock which only both
-//! together can see. So a transaction whose session has a name ([`SessionToken`]) tells the
+//! together can see. So a transaction whose session has a name ([`SessionToken`]) informs the
 //! embedder's [`WaitObserver`] whom it waits for, and the embedder has rolled back whom it must.
 //!
-//! # When it is told
-//! By the waiter's own thread, after its request is in the queue and before it sleeps: whoever is
-//! in front of it then. In a key's queue others can get in front later, by strengthening a lock
-//! that they hold: they mark the waiter as passed and wake it, and it tells again. One that waits
-//! for the end of range locks' owners looks anew when one has ended, and tells again if it still
-//! has to wait. So nobody stands in a waiter's way untold.
+//! # When it is called
+//! By the waiter's own thread, after its request is in the queue and before it sleeps: a
+//! transaction that is in front of it then. In a key's queue others can get in front later, by
+//! strengthening a lock that they hold: they mark the waiter as passed and wake it, and it reports
+//! again. One that waits for the end of range locks' owners looks anew when one has ended, and
+//! reports again if it still has to wait. So every transaction that a waiter waits for is reported.
 //!
-//! Only whom it waits for itself is told, not whom those wait for. If they have a place in the
-//! embedder's order they tell that themselves. One that has none, and stands between two that have,
-//! hides the later from the earlier; the timeout of its wait ends that.
+//! Only those that it waits for itself are reported, not those that these wait for. If they have a
+//! place in the embedder's order they tell that themselves. One that has none, and stands between
+//! two that have, hides the later from the earlier; the timeout of its wait ends that.
 //!
 //! # Why what a token stands for is there
 //! A holder's token lies in a cell of its [`Owner`], under a mutex that is held while the observer
@@ -35,12 +35,12 @@ use super::{Locks, Owner};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionToken(pub usize);
 
-/// An embedder that is told which transactions wait for which.
+/// An embedder that learns which transactions wait for which.
 pub trait WaitObserver: Send + Sync {
     /// The transaction of `waiter`, whose thread this is, has to wait for one of `holder`, which
     /// holds a lock or is earlier in its queue; none if that one's session has no name. The same
-    /// may be told several times. A holder's transaction does not end before this returns, so this
-    /// must not wait for that, nor use either transaction; interrupting the holder is allowed.
+    /// may be reported several times. A holder's transaction does not end before this returns, so
+    /// this must not wait for that, nor use either transaction; interrupting the holder is allowed.
     ///
     /// True if the embedder sees to it that the holder is rolled back: it is then the first choice
     /// when a deadlock needs a victim.
@@ -57,13 +57,13 @@ pub trait WaitObserver: Send + Sync {
 }
 
 impl Locks {
-    /// Sets who is told of waits. Once: a second observer is refused.
+    /// Sets the observer of waits. Once: a second observer is refused.
     pub fn set_observer(&self, observer: Box<dyn WaitObserver>) -> bool {
         self.observer.set(observer).is_ok()
     }
 
-    /// Tells the observer, if there is one and `waiter`'s session has a name, whom `waiter` waits
-    /// for at this moment.
+    /// Reports to the observer, if there is one and `waiter`'s session has a name, whom `waiter`
+    /// waits for at this moment.
     pub(super) fn tell(&self, waiter: &Arc<Owner>, target: &Target) {
         let Some(observer) = self.observer.get() else { return };
         let Some(me) = waiter.session() else { return };

@@ -80,7 +80,7 @@ pub(super) struct WaitState {
     state: Waiting,
     /// Number of the present or last wait.
     number: u64,
-    /// Somebody has got in front since the embedder was told whom this one waits for.
+    /// Another one has got in front since the embedder learned whom this one waits for.
     passed: bool,
 }
 
@@ -177,7 +177,7 @@ impl Owner {
         TrxId(self.trx_id.load(Ordering::Acquire))
     }
 
-    /// Tells the transaction's id.
+    /// Sets the transaction's id.
     pub fn set_trx_id(&self, id: TrxId) {
         self.trx_id.store(id.0, Ordering::Release);
     }
@@ -187,7 +187,7 @@ impl Owner {
         self.undo_records.load(Ordering::Relaxed)
     }
 
-    /// Tells how many undo records there are.
+    /// Sets how many undo records there are.
     pub fn set_undo_records(&self, n: u64) {
         self.undo_records.store(n, Ordering::Relaxed);
     }
@@ -227,7 +227,7 @@ impl Owner {
         *self.requested.lock() = requested;
     }
 
-    /// Names the session, as long as the answer lives: from here on its waits are told, and who
+    /// Names the session, as long as the answer lives: from here on its waits are reported, and who
     /// waits for it.
     pub(crate) fn name_session(self: &Arc<Self>, session: SessionToken) -> Named {
         *self.session.lock() = Some(session);
@@ -289,7 +289,7 @@ impl Owner {
         }
     }
 
-    /// Has the present wait, if there is one, told once more: another owner has got in front.
+    /// Has the present wait, if there is one, reported once more: another owner has got in front.
     pub(super) fn pass(&self) {
         let mut wait = self.wait.lock();
         if wait.state == Waiting::Yes {

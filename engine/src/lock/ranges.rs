@@ -8,7 +8,7 @@
 //!
 //! A join that looks into an index for each row of another table leaves a range each time, and so
 //! does each key that is not there. So those of an owner are kept in their order: of one mode no
-//! two overlap, and whether any covers a key is told by one look. Owners of ranges are few, and one
+//! two overlap, and one look shows whether any covers a key. Owners of ranges are few, and one
 //! counter says "none at all".
 
 use std::collections::{BTreeMap, HashMap};
@@ -118,8 +118,8 @@ impl Owned {
 pub struct RangeLocks {
     /// Ranges in the table. Written under the mutex; read without it by those who have nothing to
     /// do if there is none. So it never says less than there are, not even while ranges melt into
-    /// one: that happens with each step of a scan, which latches another leaf than whoever asks for
-    /// a key that the scan has passed.
+    /// one: that happens with each step of a scan, which latches another leaf than a thread that
+    /// asks for a key that the scan has passed.
     count: AtomicUsize,
     trees: Mutex<HashMap<u32, Vec<Owned>>>,
 }

@@ -310,7 +310,8 @@ fn a_deadlock_costs_the_one_with_the_fewest_undo_records() {
     assert_eq!(crossed(5, 5), (Ok(()), Err(Error::Deadlock)));
 }
 
-/// (waiter, holder) as told, and what to do then: interrupt that owner, if any. `answer` is given.
+/// (waiter, holder) as reported, and what to do then: interrupt that owner, if any. `answer` is
+/// given.
 #[derive(Default)]
 struct Told {
     pairs: Mutex<Vec<(usize, Option<usize>)>>,
@@ -377,7 +378,7 @@ fn a_wait_is_told_with_all_in_front() {
     let (locks, told) = observed(false);
     let ((a, _a), (b, _b), nobody, (d, _d)) = (named(1), named(2), owner(3), named(4));
     lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
-    // Implicit locks are told as others are.
+    // Implicit locks are reported as others are.
     assert_eq!(
         locks.acquire(&b, (1, b"x"), LockMode::Shared, Some(&writer(&a)), true),
         Acquire::MustWait
@@ -387,11 +388,11 @@ fn a_wait_is_told_with_all_in_front() {
     told.pairs.lock().clear();
     let second = lock_beside(&locks, &b, b"k", LockMode::Exclusive);
     told.wait_for(&[(2, Some(1))]);
-    // One without a name tells nothing, and is told of without one.
+    // One without a name reports nothing, and is reported without one.
     let third = lock_beside(&locks, &nobody, b"k", LockMode::Exclusive);
     let fourth = lock_beside(&locks, &d, b"k", LockMode::Shared);
     told.wait_for(&[(2, Some(1)), (4, Some(1)), (4, Some(2)), (4, None)]);
-    // Nothing is told to those that stay when one in front goes.
+    // Nothing is reported for those that stay when one in front goes.
     locks.release_all(&a);
     for waiter in [second, third, fourth] {
         assert_eq!(waiter.join().unwrap(), Ok(()));
@@ -723,7 +724,7 @@ proptest! {
                 }
             }
             for o in &owners {
-                // Whoever waits has a reason.
+                // Every waiter has a reason.
                 prop_assert_eq!(o.is_waiting(), !locks.keys.blockers(o, 1, b"k").is_empty());
                 prop_assert_eq!(o.key_locks() > 0, o.is_waiting() || held.contains_key(&o.number()));
             }
@@ -772,8 +773,8 @@ fn hot_keys_under_threads_lose_no_wake_up() {
     assert_eq!(locks.counters.timeouts.load(Ordering::Relaxed), 0);
 }
 
-/// Whoever asks for locks on a key in a range must not slip in while the range's owner makes it
-/// longer, elsewhere in the tree.
+/// A thread that asks for locks on a key in a range must not slip in while the range's owner makes
+/// it longer, elsewhere in the tree.
 #[test]
 fn a_range_is_never_gone_while_it_grows() {
     let locks = Locks::default();
@@ -815,7 +816,7 @@ fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
     let last = numbered(all - 1);
     let again = locks.acquire(&many, (1, &last), LockMode::Exclusive, None, true);
     assert_eq!(again, Acquire::Granted(false));
-    // Who asks as a reader does is told; who has not looked before is sent to look.
+    // A request as a reader's gets the answer; one that has not looked before is sent to look.
     assert_eq!(locks.compact.holder(&other, 1, &last).unwrap().number(), many.number());
     assert!(locks.compact.holder(&other, 2, &last).is_none(), "another tree");
     let unaware = locks.acquire(&other, (1, &last), LockMode::Shared, None, true);
@@ -889,13 +890,13 @@ fn one_of_many_locks_that_was_given_up_meanwhile_is_not_made_explicit() {
     assert!(seen.is_some());
     locks.unlock(&many, 1, &key);
     let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
-    assert_eq!(answer, Acquire::Retry, "nobody has it");
+    assert_eq!(answer, Acquire::Retry, "no owner has it");
     let answer = locks.acquire(&reader, (1, &key), LockMode::Shared, None, true);
     assert_eq!(answer, Acquire::Granted(true));
     let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
     assert_eq!(answer, Acquire::Retry, "the reader has it");
     assert!(!locks.keys.holds(&many, 1, &key, LockMode::Shared));
-    // Nor is a shared lock of its own made stronger, which it has taken since.
+    // Nor is a shared lock made stronger that it has taken since.
     let answer = locks.acquire(&many, (1, &key), LockMode::Shared, None, true);
     assert_eq!(answer, Acquire::Granted(true));
     let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);

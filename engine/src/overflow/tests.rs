@@ -161,14 +161,14 @@ fn a_crash_leaks_no_page() {
     }
 }
 
-/// Each chain is freed by a thread of its own: one that waits for itself fails the test instead of
+/// Each chain is freed by a separate thread: one that waits for itself fails the test instead of
 /// stopping it.
 #[test]
 fn a_chain_that_leads_back_into_itself_is_an_error() {
     let env = Env::open(Arc::new(SimStorage::new(1)), &fixture::options(200, 4096)).unwrap();
     let space = new_space(&env).unwrap();
     let room = capacity(4096);
-    // Of so many pages; the last one's link goes to this one.
+    // Of `len` pages; the last one's link goes to this one.
     for (len, to) in [(1, 0), (2, 0), (5, 0), (5, 2), (5, 4), (40, 0), (40, 1), (40, 39)] {
         let note_at = TABLE_AREA.start as u32;
         let head = store(&env, &space, &value(len * room, 1), note_at).unwrap();

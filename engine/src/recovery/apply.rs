@@ -17,7 +17,7 @@
 //! # Damage
 //! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it
 //! broken. If it is the engine's own, that ends the recovery. If it is a table's, the other tables
-//! shall not suffer: its changes are passed over. A broken page stays broken, so nobody takes it
+//! shall not suffer: its changes are passed over. A broken page stays broken, so no reader takes it
 //! for whole later: should it turn out that it can be read after all, its table is given up; a
 //! missing file, one whose pages are not those that the log has changes of (truncated, zeroed, or
 //! replaced), or one that the disk fails to read, is reported to the layer above, which remembers
@@ -47,7 +47,7 @@ const BATCH_BYTES: u64 = 32 << 20;
 const BATCH_PARTS: u64 = 32;
 /// Pages read ahead at a time.
 const PREFETCH_PAGES: usize = 64;
-/// Reads ahead go on behind the end of a file by so many pages at least.
+/// Reads ahead go on behind the end of a file by at least this many pages.
 const EXTEND_PAGES: u64 = 64;
 
 /// One change, its operation at `at..at + len` of the batch's bytes.
@@ -299,7 +299,7 @@ impl Batch {
         let mut applied = 0;
         for change in changes.iter().filter(|change| change.end > seen) {
             if let Err(error) = page_op::apply_encoded(op(change), page.bytes_mut()) {
-                // Half changed in memory: nobody may see it.
+                // Half changed in memory: no thread may see it.
                 drop(page);
                 return files.give_up(&space, id.no, change.end, error);
             }
@@ -365,7 +365,7 @@ impl Files<'_> {
             if self.storage.exists(&name)?
                 && let Err(error) = self.storage.remove(&name)
             {
-                // In nobody's way: the layer above tries again.
+                // It does no harm: the layer above tries again.
                 tracing::warn!(%error, "the file of a dropped table stays for now");
             }
             dirs.push(name);

@@ -45,8 +45,8 @@ impl Hooks for Unsteady {
     }
 }
 
-/// A log with two changes of the page, and so much between them. The second may set all of the
-/// page.
+/// A log with two changes of the page, and `log_between` bytes between them. The second may set all
+/// of the page.
 fn disk_with_two_changes(log_between: u64, is_anew: bool) -> SimStorage {
     let storage = SimStorage::new(1);
     let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
@@ -82,12 +82,12 @@ fn disk_with_two_changes(log_between: u64, is_anew: bool) -> SimStorage {
     storage.kill()
 }
 
-/// What recovery makes of the page if so many reads of it go wrong.
+/// What recovery makes of the page if some reads of it go wrong.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Whole,
     GivenUp,
-    /// Reported to whoever reads it.
+    /// Reported to its readers.
     Broken,
 }
 

@@ -1,4 +1,4 @@
-//! How large the redo log is to be, when nobody says.
+//! How large the redo log is when no size is set.
 //!
 //! A larger log lets pages stay dirty for longer, so that a page which is changed often is written
 //! seldom; that pays as far as the pool can hold dirty pages at all. It costs disk and time at

@@ -23,7 +23,7 @@
 //! they are made ahead beyond the capacity, too, and then larger ones, so that their number is no
 //! limit. If there can be no more, mini-transactions wait as ever.
 //!
-//! What a backup has not copied yet is kept in the same way, but for 1 GiB or as much again as the
+//! What a backup has not copied yet is kept in the same way, up to 1 GiB or as much again as the
 //! capacity at most, and not where the disk is full: then the backup fails, for the server must not
 //! wait for wherever it writes to.
 
@@ -129,7 +129,7 @@ impl RedoLog {
         self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) && !self.full_disk.is_full()
     }
 
-    /// Keeps the checkpoint where it is, for what recovery read in the log is to be found there
+    /// Keeps the checkpoint where it is, for what recovery read in the log must be found there
     /// again; or no longer. Meanwhile the log grows beyond its capacity, as nothing else can make
     /// room.
     pub(crate) fn hold_checkpoint(&self, hold: bool) {
@@ -408,8 +408,8 @@ mod tests {
     const AGE_MAX: u64 = 100 << 20;
     const TICK: Duration = Duration::from_millis(100);
 
-    /// Runs a log that grows by `growth(tick)` bytes a tick, with a cleaner that does as told up to
-    /// `speed` bytes a tick; returns the ages.
+    /// Runs a log that grows by `growth(tick)` bytes a tick, with a cleaner that does as asked up
+    /// to `speed` bytes a tick; returns the ages.
     fn run(ticks: u64, speed: u64, growth: impl Fn(u64) -> u64) -> Vec<u64> {
         let (mut oldest, mut end, mut pacer) = (1u64, 1u64, Pacer::default());
         (0..ticks)

@@ -1,8 +1,8 @@
-//! The log copied while it grows, into a redo directory of its own: a backup's.
+//! The log copied while it grows, into a separate redo directory: a backup's.
 //!
 //! The copy is one redo file, which begins with the block that the checkpoint lies in, and a
 //! control file that says so. A recovery of it finds all frames from that checkpoint to the last
-//! that was copied. The control file comes last; that nobody opens a copy before, the backup sees
+//! that was copied. The control file comes last; that no copy is opened before, the backup sees
 //! to.
 //!
 //! # What is read
@@ -86,7 +86,7 @@ impl LogCopy {
         self.end - self.start
     }
 
-    /// Copies what was written since the last time, but for a block that is not full yet.
+    /// Copies what was written since the last time, except a block that is not full yet.
     pub fn follow(&mut self) -> Result<()> {
         self.copy_to(block_floor(self.log.written_lsn().0))
     }
@@ -205,7 +205,7 @@ impl Drop for LogCopy {
     fn drop(&mut self) {
         let mut ring = self.log.ring.lock();
         if ring.kept() == Some(Lsn(self.end)) {
-            // A failure stops the log, which tells of it.
+            // A failure stops the log, which reports it.
             let _ = self.log.or_fail_unless_full(|| ring.keep(None));
             self.log.update_begin_limit(&ring);
         }

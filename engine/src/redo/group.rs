@@ -2,7 +2,7 @@
 //!
 //! The first to come becomes the leader and syncs for everyone whose frames are in the log by then.
 //! Those who come while it syncs wait. When the leader is done it wakes the waiters that its sync
-//! covered, and hands the lead to exactly one of the others; so a sync wakes nobody in vain, and
+//! covered, and hands the lead to exactly one of the others; so a sync wakes no thread in vain, and
 //! the next one begins at once and covers all that gathered meanwhile.
 
 use std::cell::RefCell;

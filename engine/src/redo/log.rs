@@ -106,7 +106,7 @@ struct Append {
     epoch: u32,
 }
 
-/// What belongs to whoever writes.
+/// What belongs to the writing thread.
 struct Io {
     /// The buffer that will take the other's place.
     spare: AlignedBuf,
@@ -252,7 +252,7 @@ impl RedoLog {
         loop {
             // Room or not: a write that began before the failure would take the frame to the file,
             // and it may build on what an abandoned mini-transaction has left in its pages, of
-            // which no frame tells.
+            // which no frame says.
             if self.failure.is_set() {
                 // Beyond all that will ever be durable: who compares must not find the pages, or a
                 // commit, safe. For all the same, as one may change a page after the other.
@@ -388,7 +388,8 @@ impl RedoLog {
     }
 
     /// The regular flush. The control file notes how far the log is durable then, if it does not
-    /// know, so that damage to what was flushed last is told from a write that never ended.
+    /// know, so that damage to what was flushed last is distinguished from a write that never
+    /// ended.
     pub(crate) fn flush_regularly(&self) -> Result<()> {
         self.flush()?;
         let flushed = self.flushed_lsn();
@@ -497,8 +498,8 @@ impl RedoLog {
     }
 
     /// Runs what writes the log's files. If that fails, writing has stopped for good; so it has
-    /// after a panic, for then nobody knows what was written, and the next write might leave a hole
-    /// behind it.
+    /// after a panic, for then it is unknown what was written, and the next write might leave a
+    /// hole behind it.
     pub(super) fn or_fail<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         const WHAT: &str = "a write of the redo log";
         let bug = || Err(Error::Storage(format!("{WHAT} panicked")));

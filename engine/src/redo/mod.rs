@@ -33,8 +33,8 @@
 //! other write of the log that fails, and any sync, leaves unknown what is durable; the log then
 //! refuses everything for good ([`Failure`]), and a restart finds out by recovery. Waits for
 //! transactional locks end then, since what they wait for can neither commit nor be rolled back. A
-//! failed sync is never tried again. A panic in one of them (a bug) counts as its failure: nobody
-//! may wait for ever for a sync whose thread is gone.
+//! failed sync is never tried again. A panic in one of them (a bug) counts as its failure: no
+//! thread may wait for ever for a sync whose thread is gone.
 
 pub(crate) mod beyond;
 pub mod capacity;
@@ -139,8 +139,8 @@ impl Failure {
     }
 
     /// From now on a failure calls `wake`, which takes only mutexes that are leaves: the thread may
-    /// hold latches, and any mutex of the log. Whoever waits lets himself be found by `wake` first,
-    /// and then asks whether writing has stopped already.
+    /// hold latches, and any mutex of the log. A thread that waits makes itself known to `wake`
+    /// first, and then asks whether writing has stopped already.
     pub(crate) fn wake_at_failure(&self, wake: impl Fn() + Send + Sync + 'static) {
         self.wakes.lock().push(Box::new(wake));
     }

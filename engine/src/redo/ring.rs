@@ -326,7 +326,7 @@ impl Ring {
         self.control.durable = self.control.durable.max(lsn);
     }
 
-    /// Where the files that nobody needs any more end.
+    /// Where the files that are not needed any more end.
     fn end_of_unneeded(&self) -> Lsn {
         // The last file stays in use even when it is full, since it says where the log goes on.
         let end = self.end();
@@ -335,7 +335,7 @@ impl Ring {
         needed.min(Lsn(end.0 - 1))
     }
 
-    /// Whether there are files that nobody needs any more.
+    /// Whether there are files that are not needed any more.
     fn has_files_behind(&self) -> bool {
         let unneeded = self.end_of_unneeded();
         self.in_use().any(|(file, start)| start.0 + file.size <= unneeded.0)
@@ -399,8 +399,8 @@ impl Ring {
         Ok(self.control.epoch)
     }
 
-    /// Removes a file that the control file no longer lists. One that stays is in nobody's way: it
-    /// is removed at the next open, or by whoever makes a file of this name.
+    /// Removes a file that the control file no longer lists. One that stays does no harm: it
+    /// is removed at the next open, or by the thread that makes a file of this name.
     fn remove_unlisted(&self, file_no: u32) {
         if let Err(error) = self.storage.remove(&file_name(file_no)) {
             tracing::warn!(%error, "a file that the redo log no longer needs stays");

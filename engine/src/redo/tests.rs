@@ -23,7 +23,7 @@ const UUID: [u8; 16] = [5; 16];
 /// Small, so that the ring turns often.
 const CAPACITY: u64 = CAPACITY_MIN_BYTES;
 
-/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` so many, from
+/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` this many, from
 /// `TIDEPOOL_FIRST_SEED` on.
 pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
@@ -314,8 +314,8 @@ fn what_an_earlier_life_left_behind_its_end_stays_dead() {
     assert_eq!((scan.end, frames.len()), (Lsn(12288), 2), "the third frame is of an earlier epoch");
 }
 
-/// Where the log goes on is told by a file's header if the newest control slot is lost. What is in
-/// that file may be as undurable as in those that are listed.
+/// Where the log goes on follows from a file's header if the newest control slot is lost. What is
+/// in that file may be as undurable as in those that are listed.
 #[test]
 fn a_file_found_by_its_header_is_synced_before_its_log_counts() {
     for seed in 0..10 {
@@ -450,8 +450,8 @@ fn a_file_that_cannot_be_removed_is_in_nobodys_way() {
     assert_eq!(files_there(&storage), listed(&log) + 1);
 }
 
-/// Whoever waits for room waits for the next file to be filled with zeroes, and the log may be full
-/// when it is told to be larger.
+/// A thread that waits for room waits for the next file to be filled with zeroes, and the log may
+/// be full when it gets a larger size.
 #[test]
 fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
     const LARGER: u64 = 64 << 20;
@@ -477,7 +477,7 @@ fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
     }
 }
 
-/// A file made ahead may be of gigabytes, and whoever closes the log does not wait for these.
+/// A file made ahead may be of gigabytes, and closing the log does not wait for these.
 #[test]
 fn a_file_that_is_being_filled_is_given_up_when_the_log_is_to_close() {
     let storage = SimStorage::new(1);

@@ -406,7 +406,7 @@ mod tests {
                     let len = random.random_range(0..key_max);
                     let key = (0..len).map(|_| random.random_range(0..3u8)).collect();
                     let mut value = vec![7; random.random_range(0..value_max)];
-                    // Equal keys are told apart by it.
+                    // It distinguishes equal keys.
                     value.extend_from_slice(&n.to_le_bytes());
                     (key, value)
                 })

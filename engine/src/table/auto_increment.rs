@@ -3,8 +3,8 @@
 //!
 //! The space header keeps a *ceiling*: every value given so far is below it. It is persisted
 //! [`AHEAD`] values ahead, so that one insert in that many touches the header page. The ceiling's
-//! redo record comes before the records of any insert that uses a value below it, so whoever finds
-//! such a row after a crash finds the ceiling, too. Close persists `ceiling = next`.
+//! redo record comes before the records of any insert that uses a value below it, so a recovery
+//! that finds such a row after a crash finds the ceiling, too. Close persists `ceiling = next`.
 
 use crate::error::Result;
 use parking_lot::Mutex;

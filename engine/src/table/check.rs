@@ -14,7 +14,7 @@ use crate::space::{self, PageSet};
 use parking_lot::RwLockReadGuard;
 use std::cell::{Cell, RefCell};
 
-/// Problems that are told of the long values of an index.
+/// Problems that are reported of the long values of an index.
 const LONG_VALUE_PROBLEMS_MAX: usize = 100;
 
 /// How far a check has come.
@@ -66,10 +66,8 @@ impl Table {
     }
 
     /// As [`Table::check_trees`], and walks the chains of long values too, to their ends; notes in
-    /// `reached` the pages
-    /// that all of this leads to. While nobody uses the table and nothing is purged: a chain that
-    /// is being freed would
-    /// look broken.
+    /// `reached` the pages that all of this leads to. While no thread uses the table and nothing is
+    /// purged: a chain that is being freed would look broken.
     pub(crate) fn check_pages(
         &self,
         reached: &mut PageSet,
@@ -158,8 +156,8 @@ impl Table {
         space::check_allocated(&self.env, &self.space, reached)
     }
 
-    /// Pages that are allocated, but that nothing leads to. To be asked only while nobody uses the
-    /// table and purge has nothing left to do; what is on its way otherwise looks lost.
+    /// Pages that are allocated, but that nothing leads to. To be asked only while no thread uses
+    /// the table and purge has nothing left to do; what is on its way otherwise looks lost.
     pub fn unreachable_pages(&self) -> Result<Vec<u32>> {
         let _inside = self.visit()?;
         let mut reached = PageSet::default();

@@ -2,9 +2,9 @@
 //!
 //! # Use
 //! A transaction *enters* a table before its first operation on it and leaves at its end
-//! (`TableUse`). DROP and TRUNCATE close the entrance only while nobody is inside, and refuse
-//! otherwise: a transaction's undo records, locks and snapshot must find the table to the end.
-//! Short work outside of transactions (estimates, statistics, CHECK) passes a gate instead
+//! (`TableUse`). DROP and TRUNCATE close the entrance only while no transaction is inside, and
+//! refuse otherwise: a transaction's undo records, locks and snapshot must find the table to the
+//! end. Short work outside of transactions (estimates, statistics, CHECK) passes a gate instead
 //! (`Table::visit`), for which DROP waits.
 //!
 //! While its indexes are changed, a table refuses writes or logs them: `writes`.
@@ -54,7 +54,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidepool_pool::{Lsn, Space};
 use writes::Writes;
 
-/// Set in `users` when the table is dropped: nobody enters any more.
+/// Set in `users` when the table is dropped: no transaction enters any more.
 const DROPPED: u64 = 1 << 63;
 
 /// An open table. All of its indexes are ordered maps from byte keys to byte values; what the bytes
@@ -211,7 +211,7 @@ impl Table {
     }
 
     /// Longest value that an index keeps in its entry whatever the key, in bytes; what is longer
-    /// may go to pages of its own.
+    /// may go to separate pages.
     pub fn value_len_inline_max(&self) -> usize {
         self.trees[Self::CLUSTERED].inline_max(self.key_len_max())
     }
@@ -311,7 +311,7 @@ impl Table {
         }
     }
 
-    /// Lets nobody in any more, if no transaction is inside. [`Table::reopen_entrance`] takes it
+    /// Lets no transaction in any more, if none is inside. [`Table::reopen_entrance`] takes it
     /// back.
     pub(crate) fn close_entrance(&self) -> Result<()> {
         self.users
@@ -325,7 +325,7 @@ impl Table {
         self.users.fetch_and(!DROPPED, Ordering::AcqRel);
     }
 
-    /// Waits until nobody is past the gate, and closes it while the result lives.
+    /// Waits until no transaction is past the gate, and closes it while the result lives.
     pub(crate) fn clear(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
     }

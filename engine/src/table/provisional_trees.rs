@@ -104,9 +104,9 @@ fn vacate(env: &Env, space: &Space, is_unwanted: impl Fn(TreeRecord) -> bool) ->
     Ok(())
 }
 
-/// Frees the pages of a noted tree, and forgets the note. Nobody may use the tree. If it fails
-/// half-way, it can be called again, in this life or the next. A note whose tree is gone already is
-/// forgotten, and nothing else done.
+/// Frees the pages of a noted tree, and forgets the note. The tree may not be used any more. If it
+/// fails half-way, it can be called again, in this life or the next. A note whose tree is gone
+/// already is forgotten, and nothing else done.
 pub(crate) fn free(env: &Arc<Env>, space: &Arc<Space>, note: TreeRecord) -> Result<()> {
     let at = {
         let header = env.pool().shared(space, 0, Access::Normal)?;

@@ -4,8 +4,8 @@
 //! Whether the header's count can be relied on is said there ([`ROWS_SETTLED`]), and not by how the
 //! engine was closed last: a table that is not opened between a crash and a clean close is as the
 //! crash has left it. The first write of a life takes the flag back. That precedes the write in the
-//! log, so whoever finds the write after a crash finds the flag gone. A clean close sets it,
-//! together with the count.
+//! log, so a recovery that finds the write after a crash finds the flag gone. A clean close sets
+//! it, together with the count.
 //!
 //! A transaction adds its rows when it has committed. So one that is rolled back, be it by a later
 //! life, is not in the count. It is in an estimate, which is made of the entries that are there: an
@@ -112,7 +112,7 @@ impl Table {
         if self.has_estimated_rows()
             && let Err(error) = self.estimate_rows()
         {
-            // The next opening tries again, and tells.
+            // The next opening tries again, and reports.
             tracing::debug!(%error, "the rows of a table can't be estimated");
             return Ok(());
         }

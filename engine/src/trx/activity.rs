@@ -1,7 +1,7 @@
 //! Who is at work: one [`Activity`] for each session's handle, for reports.
 //!
-//! A session tells what it does by a few relaxed stores, into memory of its own, at the beginning
-//! and the end of a transaction. Whoever asks looks at them without stopping anybody, and gets what
+//! A session shows what it does by a few relaxed stores, into its own memory, at the beginning
+//! and the end of a transaction. A reader looks at them without stopping any thread, and gets what
 //! was true a moment ago.
 //!
 //! Locking: `Activity::owner` and the registry's shards are leaves, each taken alone.
@@ -35,7 +35,7 @@ impl Phase {
         [Phase::Running, Phase::Prepared, Phase::Committing, Phase::RollingBack];
 }
 
-/// A session's transaction, as it tells about itself.
+/// A session's transaction, as it shows itself.
 pub struct Activity {
     number: u64,
     /// Whatever the layer above knows its session by; 0 = nothing.
@@ -91,7 +91,7 @@ impl Activity {
         self.phase.store(phase as u8, Relaxed);
     }
 
-    /// It uses so many tables now.
+    /// Sets how many tables it uses.
     pub fn set_tables(&self, tables: usize) {
         self.tables.store(tables as u64, Relaxed);
     }
@@ -101,7 +101,7 @@ impl Activity {
         self.started_us.store(0, Relaxed);
     }
 
-    /// What it tells; none between transactions.
+    /// What it shows; none between transactions.
     fn observe(&self) -> Option<Observed> {
         let started_us = self.started_us.load(Relaxed);
         let owner = self.owner.lock().clone();

@@ -71,7 +71,7 @@ impl Isolation {
 }
 
 impl Isolation {
-    /// Whether each statement has a view of its own, and rows that a locking read did not want are
+    /// Whether each statement has a separate view, and rows that a locking read did not want are
     /// let go.
     pub fn is_by_statement(self) -> bool {
         matches!(self, Isolation::ReadUncommitted | Isolation::ReadCommitted)
@@ -120,7 +120,7 @@ pub struct TrxStatus {
     pub lock_wait_micros: u64,
     /// Lock waits at the moment.
     pub lock_waits_current: u64,
-    /// Keys with locks that no written entry tells of.
+    /// Keys with locks that no written entry shows.
     pub key_locks: u64,
     /// Locked ranges.
     pub range_locks: u64,

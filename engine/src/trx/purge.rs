@@ -1,18 +1,18 @@
 //! Purge: removes what no read view can see any more.
 //!
-//! A committed log may be purged once every live view sees its commit: then nobody walks through
+//! A committed log may be purged once every live view sees its commit: then no reader walks through
 //! its records to an older version. Its UPDATE records give back the overflow chains of the
 //! versions they replaced; its DELETE records remove the entries they delete-marked, if these still
 //! are the newest versions. Then the log's pages are free.
 //!
 //! # When the entry has been overwritten
 //! by a transaction that is still active, the delete-mark is needed only if that one rolls back;
-//! and then nobody would come back to purge it. So purge marks the overwriter's undo record
+//! and then purge would not come back to it. So purge marks the overwriter's undo record
 //! ([`MARK_PRIOR_PURGED`](crate::undo::record::MARK_PRIOR_PURGED)): its rollback removes the entry
 //! instead of restoring the delete-mark. [`super::purge_overwrite`] finds that record.
 //!
 //! # When the table's file is gone
-//! though the catalog has the table: what is to be removed there is passed over, lest one table
+//! though the catalog has the table: what should be removed there is passed over, lest one table
 //! that somebody took away keeps the history of all from being purged. Should the file be put back,
 //! it has delete-marked entries, which no view sees and a later insert of their keys overwrites,
 //! and chains that nothing leads to: room lost until the table is rebuilt, no more. Any other
@@ -24,7 +24,7 @@
 //! transaction takes it, if it can have another.
 //!
 //! A log that can't be read to its end is passed over: what it deleted stays where it is, and
-//! nobody sees it.
+//! no view sees it.
 //!
 //! # Crashes
 //! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a
@@ -74,7 +74,7 @@ pub(super) struct PurgeThread {
     asleep: AtomicBool,
 }
 
-/// Spaces whose file was missing when purge came to them: each is told once.
+/// Spaces whose file was missing when purge came to them: each is reported once.
 #[derive(Default)]
 pub(super) struct PassedOver(Mutex<HashSet<u32>>);
 
@@ -103,7 +103,7 @@ impl<'a> Turn<'a> {
         Turn { system, stop, tables: None, trees: HashMap::new(), records: 0 }
     }
 
-    /// Another record is to be looked at. [`Error::Interrupted`] if purge is to stop.
+    /// Called before each record. [`Error::Interrupted`] if purge should stop.
     fn next_record(&mut self) -> Result<()> {
         self.records += 1;
         if self.records.is_multiple_of(RECORDS_A_TURN) {
@@ -329,7 +329,7 @@ impl TrxSystem {
         }
     }
 
-    /// Tells the background thread that there is work.
+    /// Wakes the background thread: there is work.
     pub(super) fn wake_purge(&self) {
         // Not for every commit: a sleeping thread looks by itself soon.
         if self.undo.history_len() > LOGS_A_GO as u64

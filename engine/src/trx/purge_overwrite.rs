@@ -26,7 +26,7 @@ use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_UNDONE, Record};
 const LATCHED_VERSIONS: usize = 32;
 /// Versions that are passed without it before it is asked whether purge is to stop.
 const UNASKED_VERSIONS: usize = 1024;
-/// Walks that have found nobody, until that is believed though records were taken back meanwhile.
+/// Walks without a finding, until that is believed though records were taken back meanwhile.
 const WALKS: u32 = 3;
 
 /// A delete mark on an entry.
@@ -78,7 +78,7 @@ enum Look {
 
 impl TrxSystem {
     /// Marks the record that overwrote `deletion`, if it is the transaction's that wrote `entry`
-    /// and is active; gives back the way that is to be walked first. The leaf's latch keeps the
+    /// and is active; returns the way that must be walked first. The leaf's latch keeps the
     /// transaction from taking the change back meanwhile. `walked` is what came of that way the
     /// last time.
     pub(super) fn mark_overwriter<'a>(

@@ -235,7 +235,7 @@ impl TrxSystem {
         Ok(true)
     }
 
-    /// Undoes a record, or a part of that: then it is as it was, but for its marks.
+    /// Undoes a record, or a part of that: then it is as it was, except its marks.
     pub(super) fn undo_step(
         &self,
         log: &mut UndoLog,
@@ -394,8 +394,8 @@ impl TrxSystem {
         }
     }
 
-    /// Gives `owner` a lock of its own on an entry that is about to lose its implicit one: under
-    /// the leaf's latch, so that nobody finds it without a lock.
+    /// Gives `owner` an explicit lock on an entry that is about to lose its implicit one: under
+    /// the leaf's latch, so that no thread finds it without a lock.
     fn keep_locked(&self, owner: &Arc<Owner>, tree: &Tree, key: &[u8]) {
         let alive = self.locks.keep(owner, tree.id(), key);
         debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");

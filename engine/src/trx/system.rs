@@ -469,7 +469,7 @@ impl TrxSystem {
             if let Some(id) = self.csn.assign(TrxId(*limit), || self.views.bounds()) {
                 break id;
             }
-            // Stored before any of them is used. Nobody waits for this lock with a latch held.
+            // Stored before any of them is used. No thread waits for this lock with a latch held.
             let raised = *limit + ID_BATCH;
             if raised > TrxId::MAX.0 {
                 return Err(Error::Crashed("all transaction ids are used up".into()));

@@ -1,4 +1,4 @@
-//! Read views: what a consistent read sees, and the registry that tells purge what is still needed.
+//! Read views: what a consistent read sees, and the registry that shows purge what is still needed.
 //!
 //! A view is three numbers, taken in this order (the order matters):
 //!

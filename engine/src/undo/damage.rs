@@ -14,9 +14,9 @@
 //!   have been unfinished, as the directory says ([`super::page`]). Reading or locking one is an
 //!   error; all others are what they seem.
 //!
-//! The stream of such a page takes no more logs. The page stays allocated, so nobody writes there
-//! any more, and as long as anything is in doubt the directory's id is not raised: later lives find
-//! the same doubt again.
+//! The stream of such a page takes no more logs. The page stays allocated, so no log is written
+//! there any more, and as long as anything is in doubt the directory's id is not raised: later
+//! lives find the same doubt again.
 
 use std::collections::HashSet;
 

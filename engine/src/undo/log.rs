@@ -56,7 +56,7 @@ impl UndoPosition {
 }
 
 impl UndoLog {
-    /// Takes a stream. The transaction's id must be told before the first record.
+    /// Takes a stream. The transaction's id must be set before the first record.
     pub fn new(undo: &Undo) -> Result<UndoLog> {
         let (stream, tail) = undo.acquire()?;
         Ok(UndoLog {
@@ -114,7 +114,7 @@ impl UndoLog {
         Ok(added)
     }
 
-    /// Tells whose log it is.
+    /// Sets whose log it is.
     pub fn set_trx_id(&mut self, id: TrxId) {
         debug_assert!(!self.begun);
         self.trx_id = id;

@@ -313,7 +313,7 @@ impl Walk<'_> {
 impl Pages {
     fn read(undo: &Undo) -> Pages {
         let mut pages = Pages::default();
-        // Without the bitmap a page that was freed can't be told from one in use.
+        // Without the bitmap a page that was freed looks like one in use.
         let allocated = space::allocated_pages(&undo.env, &undo.space);
         for no in allocated.unwrap_or_else(|_| (0..undo.space.page_count()).collect()) {
             let page = undo.env.pool().shared(&undo.space, no, Access::Scan);

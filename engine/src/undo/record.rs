@@ -26,7 +26,7 @@
 //! freed at rollback.
 //!
 //! **Marks.** `PRIOR_PURGED`: purge of the transaction that delete-marked the prior version has
-//! passed by; so a rollback must remove the entry rather than restore the delete-mark that nobody
+//! passed by; so a rollback must remove the entry rather than restore the delete-mark that no view
 //! would ever purge. `REMOVED`: the entry has been removed, what remains is the chain. `UNDONE`: a
 //! rollback that had to pass over newer records has undone this one; it will be cut off after
 //! those. `MOVED`, from the beginning: the entry's row goes on under another key of the tree, which
@@ -59,7 +59,7 @@ pub enum RecordKind {
 pub enum LogState {
     /// Its transaction runs, or is being rolled back.
     Active = 1,
-    /// Prepared: neither commit nor rollback without being told.
+    /// Prepared: it ends only by an explicit commit or rollback.
     Prepared = 2,
     /// Committed; purge will free it.
     Committed = 3,

@@ -30,7 +30,7 @@ impl Undo {
         if size - allocated < least.max(1) {
             return Ok(0);
         }
-        // Nobody gets one of these meanwhile.
+        // No thread gets one of these meanwhile.
         let free = std::mem::take(&mut *self.free.lock());
         let moved = self.move_down(&free);
         self.free.lock().extend(free);

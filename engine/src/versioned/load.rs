@@ -1,4 +1,5 @@
-//! Entries of a tree that nobody can see yet: settled from the beginning, and written without undo.
+//! Entries of a tree that no reader can see yet: settled from the beginning, and written without
+//! undo.
 
 use super::VersionedTree;
 use crate::error::Result;
@@ -11,7 +12,7 @@ impl VersionedTree {
     /// Appends to `payload` what a settled entry with a key of this length holds, once a value too
     /// long for the leaf is in a chain.
     ///
-    /// Nothing tells of that chain before the entry is in the tree: the space must be one that is
+    /// Nothing leads to that chain before the entry is in the tree: the space must be one that is
     /// dropped as a whole if it does not come to that.
     pub(crate) fn settled_payload(
         &self,

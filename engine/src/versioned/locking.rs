@@ -25,7 +25,7 @@ pub(super) enum Obstacle {
     Queue,
     /// These owners' ranges cover the key, and forbid a lock of this mode.
     Owners(Vec<Arc<Owner>>, LockMode),
-    /// Whoever it was has just ended.
+    /// Its transaction has just ended.
     Gone,
 }
 
@@ -55,7 +55,7 @@ impl WaitDeadline {
             self.at = now.checked_add(timeout);
             key.clone_into(&mut self.key);
         }
-        // One that can't be told is too far away to come.
+        // One that is unknown is too far away to come.
         self.at.map_or(timeout, |at| at.saturating_duration_since(now))
     }
 }
@@ -77,8 +77,8 @@ impl VersionedTree {
         }
     }
 
-    /// An error if an entry is by a transaction that is still to come: it has no owner, and nobody
-    /// ends it.
+    /// An error if an entry is by a transaction that is still to come: it has no owner, and no
+    /// thread ends it.
     fn check_has_begun(&self, trx: &TransactionCore, entry: Option<&Entry<'_>>) -> Result<()> {
         let next = trx.system.csn.next_id();
         match entry {
@@ -97,7 +97,7 @@ impl VersionedTree {
     /// Whether this transaction has a row's lock, exclusively. Then the ranges of others that cover
     /// the row are nothing to wait for: who has locked one is yet to lock the row itself, behind
     /// this transaction, before he reads it. That is so for rows that are there; others a scan
-    /// passes without a lock of their own.
+    /// passes without a separate lock.
     fn has_row(&self, trx: &TransactionCore, key: &[u8], entry: &Entry<'_>) -> bool {
         !entry.is_deleted()
             && trx.system.locks.holds(&trx.owner, self.id(), key, LockMode::Exclusive)
@@ -316,7 +316,8 @@ impl VersionedTree {
                             value.clear();
                             value.extend_from_slice(entry.value);
                             drop(leaf);
-                            // The lock keeps the chain: nobody can replace this version.
+                            // The lock keeps the chain: no other transaction can replace this
+                            // version.
                             self.complete(flags, value)?;
                             return Ok(true);
                         }
@@ -329,7 +330,7 @@ impl VersionedTree {
     }
 }
 
-/// An error if nobody knows when the holder will let go of the entry.
+/// An error if it is unknown when the holder will release the entry.
 fn check_not_blocked(tree: &VersionedTree, holder: &Owner) -> Result<()> {
     let Some(why) = holder.blocked() else { return Ok(()) };
     let advice = match why.contains(UNDO_FILE) {

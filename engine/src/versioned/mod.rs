@@ -11,12 +11,12 @@
 //! | `committed` | the version committed last, of an entry without its leaf |
 //! | `write` | insert, update, delete |
 //! | `settle` | room in full leaves, by shorter headers |
-//! | `load` | entries of trees that nobody can see yet |
+//! | `load` | entries of trees that no reader can see yet |
 //! | `locking` | when a write or a locking read must wait |
 //! | `moved_row` | whether a row has moved behind a statement's locking reads |
 //! | `scan` | where a reading is, and batches of consistent reads |
 //! | `locking_scan` | locking reads in order |
-//! | `semi_consistent` | locking reads in order that wait for nobody |
+//! | `semi_consistent` | locking reads in order that do not wait |
 //!
 //! # Latches
 //! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when
@@ -25,8 +25,8 @@
 //! can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
 //! version back, and purge leaves alone what a live view may walk through. Of a long chain of
 //! versions only the first are walked so. The others that are not committed are walked without the
-//! latch, and whoever has walked asks whether anything was taken back meanwhile; the first who gets
-//! behind them leaves what is there for all who come after.
+//! latch, and a reader that has walked asks whether anything was taken back meanwhile; the first
+//! who gets behind them leaves what is there for all who come after.
 
 mod committed;
 mod load;

@@ -263,7 +263,7 @@ impl Batch {
         self.cut.clear();
     }
 
-    /// Forgets all entries, and keeps no more than twice so many bytes of memory.
+    /// Forgets all entries, and keeps no more than twice `bytes` bytes of memory.
     pub fn clear_and_keep(&mut self, bytes: usize) {
         self.clear();
         self.scratch.clear();
@@ -282,7 +282,7 @@ impl Batch {
         self.ends.is_empty()
     }
 
-    /// Memory that it has, bytes, but for the ends.
+    /// Memory that it has, bytes, without the ends.
     #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.scratch.capacity()

@@ -7,10 +7,10 @@
 //!
 //! # What may be settled
 //! A version that its transaction has committed, and that every live view sees and every later one
-//! will: then nobody asks for its id any more, be it for what is visible or for an implicit lock,
-//! and nobody walks to the version before it. A transaction that is prepared or being rolled back,
-//! also one that recovery has found so, is active until its last entry is restored. The commit is
-//! in the log before the settling, so that no crash keeps the one without the other.
+//! will: then no reader asks for its id any more, be it for what is visible or for an implicit
+//! lock, and none walks to the version before it. A transaction that is prepared or being rolled
+//! back, also one that recovery has found so, is active until its last entry is restored. The
+//! commit is in the log before the settling, so that no crash keeps the one without the other.
 //!
 //! Rollback needs the id and the roll pointer of entries whose transaction is active, and of no
 //! others. Purge needs them of delete-marks, which are never settled; an entry that is none it
@@ -18,7 +18,7 @@
 //! what undo records say, not by entries.
 //!
 //! # When it is worth it
-//! If it makes room for what is to be written, and frees a good part of the page: else it would be
+//! If it makes room for the new entry, and frees a good part of the page: else it would be
 //! done again for each of the next writes, and the leaf split all the same. The entries are judged
 //! at run time; what is logged, and done again by recovery, is which slots it was
 //! ([`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells)).

@@ -13,7 +13,7 @@
 //! delete-mark may need some too, for the header of a settled entry is shorter than its own.
 //!
 //! A value too long for the leaf goes into an overflow chain first, whose head is allocated
-//! together with an undo record of its own: a rollback frees it, whether the entry came to name it
+//! together with a separate undo record: a rollback frees it, whether the entry came to name it
 //! or not.
 
 use tidepool_pool::{Access, PageId};
@@ -177,7 +177,7 @@ impl VersionedTree {
         let system = &*trx.system;
         let mut mtr = Mtr::begin(&system.env)?;
         let insert = matches!(change, Change::Insert(..));
-        // Of the entry that is to be changed, the newest locking read tells where it is.
+        // The newest locking read knows where the entry is that will be changed.
         let near = trx.near.take_if(|near| !insert && near.is_of(&self.tree));
         let (leaf, found) = match near.and_then(|near| self.tree.hinted_exclusive(near, key)) {
             Some(hinted) => hinted,
@@ -263,8 +263,8 @@ impl VersionedTree {
             Err(slot) => leaf.insert(&mut mtr, slot, key, &trx.payload),
         };
         if entry_was_there {
-            // Under the latch: whoever asks for the key next sees the implicit lock, not a queue
-            // that is about to go.
+            // Under the latch: the next thread that asks for the key sees the implicit lock, not a
+            // queue that is about to go.
             system.locks.keys.make_implicit(&trx.owner, self.id(), key);
         }
         mtr.commit();

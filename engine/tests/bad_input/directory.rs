@@ -192,7 +192,7 @@ fn undo_file_of_an_earlier_time() {
         ReadRequest::new(&key, &mut value).locked(LockMode::Shared, LockWait::Wait),
     );
     assert_eq!(read.unwrap_err().to_string(), expected(16387, 16385));
-    // It has an id of its own then.
+    // It has another id then.
     let written = trx.update(&a, 0, &key, b"");
     assert_eq!(written.unwrap_err().to_string(), expected(16387, 16386));
     trx.update(&a, 0, &9u32.to_be_bytes(), b"").unwrap();

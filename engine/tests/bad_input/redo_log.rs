@@ -14,7 +14,7 @@ fn redo_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Does `harm` to each redo file of a copy of its own. Gives the errors of those that the log
+/// Does `harm` to each redo file, each in a separate copy. Gives the errors of those that the log
 /// needs; without the others, nothing is missing.
 fn harm_redo_files(harm: impl Fn(&Path)) -> Vec<String> {
     let dir = killed();

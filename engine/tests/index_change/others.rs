@@ -89,7 +89,7 @@ fn an_older_transaction_may_write_what_it_knows() {
     insert(&mut old, &table, &key(11), &value(11)).unwrap();
     // The entry is newer than the snapshot; what matters is whether the row is.
     delete(&mut old, &table, &key(1)).unwrap();
-    // By that index it can't be told which rows have changed.
+    // That index does not show which rows have changed.
     let (mut found, lock) = (vec![], LockMode::Exclusive);
     let got =
         old.read(&table, 1, ReadRequest::new(&value(3), &mut found).locked(lock, LockWait::Wait));

@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// With nobody there and all purged, every allocated page of a table leads somewhere.
+    /// With no session and all purged, every allocated page of a table leads somewhere.
     pub fn nothing_is_lost(&mut self) {
         for xid in std::mem::take(&mut self.model.prepared).into_keys() {
             self.db.rollback_prepared(&xid).unwrap();

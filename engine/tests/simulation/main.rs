@@ -3,10 +3,10 @@
 //! pool grows and shrinks, by steps that come between all these; power cuts in the middle of any
 //! disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the
 //! engine must write nothing more, or the removal of files, in recoveries too. A second index comes
-//! and goes: it has an entry for each row. Tables are filled that nobody sees, and backups taken,
-//! while all that goes on. The seed says which page size. After each recovery what the disk holds
-//! is compared with what was acknowledged: all of it is there, and nothing else, but for the one
-//! operation that the power cut interrupted, which may have happened or not.
+//! and goes: it has an entry for each row. Tables are filled that no session sees, and backups
+//! taken, while all that goes on. The seed says which page size. After each recovery what the disk
+//! holds is compared with what was acknowledged: all of it is there, and nothing else, except for
+//! the one operation that the power cut interrupted, which may have happened or not.
 //!
 //! `TIDEPOOL_SEEDS=n` runs more seeds than the default; `TIDEPOOL_SEED=n` runs that one alone: a
 //! failure's message names its seed, and the same seed fails again in the same way.
@@ -14,7 +14,7 @@
 //! `model`: what is acknowledged. `life`: openings and what must be found. `statement`,
 //! `transaction`, `definition`, `memory`, `backup`: the steps of a life.
 
-/// Tells on standard error what happens, if `TIDEPOOL_TRACE` is set.
+/// Prints on standard error what happens, if `TIDEPOOL_TRACE` is set.
 macro_rules! trace {
     ($($arg:tt)*) => {
         if std::env::var_os("TIDEPOOL_TRACE").is_some() {
@@ -195,7 +195,7 @@ impl World {
         status.get("buffer_pool_resize_pages_moved").unwrap()
     }
 
-    /// Tells a power cut from a wrong answer. `result` of anything that was to succeed.
+    /// Distinguishes a power cut from a wrong answer. `result` of anything that should succeed.
     fn must<T>(&self, result: Result<T, Error>) -> Step<T> {
         match result {
             Ok(value) => Ok(value),

@@ -108,8 +108,8 @@ impl World {
                 Err(Error::NoSpace(_) | Error::LockWaitTimeout) => {
                     session.trx.rollback_to(before).unwrap();
                 }
-                // Told below from a wrong answer: by now, a disk that has failed has ended the
-                // life.
+                // Distinguished below from a wrong answer: by now, a disk that has failed has ended
+                // the life.
                 Err(Error::Crashed(_)) => {}
                 Err(Error::Storage(_)) if self.failing => {}
                 Err(_) if self.sim.is_down() => {}
@@ -200,7 +200,7 @@ impl World {
     pub fn others_are_there(&self) {
         let recovered = self.db.status().get("trx_rollbacks_pending").unwrap_or(0);
         let others = self.sessions.len() - 1 + self.model.prepared.len() + recovered as usize;
-        assert!(others > 0, "seed {}: waits for nobody", self.seed);
+        assert!(others > 0, "seed {}: waits without a holder", self.seed);
     }
 
     /// Whether a session's snapshot is older than the table as it is.

@@ -191,7 +191,7 @@ fn whole_disk_of(path: &Path) -> Result<String> {
     let link = PathBuf::from(format!("/sys/dev/block/{number}"));
     let entry = fs::canonicalize(&link).map_err(|_| {
         Error::Missing(format!(
-            "{} is on a file system without a disk of its own (device {number}): reads can't be limited",
+            "{} is on a file system without a disk (device {number}): reads can't be limited",
             path.display()
         ))
     })?;

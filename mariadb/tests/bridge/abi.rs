@@ -19,7 +19,7 @@ pub enum Type {
         /// Whether the target may not be changed through it.
         is_const: bool,
     },
-    /// So many values of a type.
+    /// An array of a type.
     Array(Box<Type>, usize),
     /// A pointer to a function.
     Function(Box<Signature>),

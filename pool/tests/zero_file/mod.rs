@@ -3,7 +3,7 @@
 
 use tidepool_pool::storage::{Result, StorageFile};
 
-/// A file of `len` bytes, all zero, whatever is written.
+/// A file of this many bytes, all zero, whatever is written.
 pub struct ZeroFile(pub u64);
 
 impl StorageFile for ZeroFile {

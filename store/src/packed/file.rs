@@ -260,7 +260,7 @@ impl PackedFile {
         match self.with_image(object, entry, install)? {
             Some(Ok(())) => Ok(()),
             Some(Err(why)) => Err(self.corrupt(object, why)),
-            // Only the writer gives a node another place; whoever asked looks again.
+            // Only the writer gives a node another place; the caller looks again.
             None if self.map.write().is_absent(&absent) => {
                 Err(self.corrupt(object, self.spoilt(&entry)))
             }

@@ -14,7 +14,7 @@ const CLASSES: usize = 32;
 pub struct Victim {
     /// The segment.
     pub segment: u32,
-    /// Units of it in use: what is to be moved.
+    /// Units of it in use: what must be moved.
     pub live_units: u32,
     /// Units that it has.
     pub units: u32,

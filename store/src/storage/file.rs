@@ -141,7 +141,7 @@ impl FileStorage {
         }
     }
 
-    /// The path of what is to be made, removed or renamed.
+    /// The path of a file to make, remove or rename.
     fn path_to_change(&self, op: StorageOp, name: &str) -> Result<PathBuf> {
         match self.options.read_only {
             true => Err(StorageError::new(op, name, Errno::ROFS)),
@@ -169,7 +169,7 @@ impl FileStorage {
         Ok(Arc::new(OpenFile::new(state, &self.handles, name, alignment, fallback_reported)))
     }
 
-    /// Opens a file, and tells the alignment that direct I/O needs if it is for direct I/O.
+    /// Opens a file, and returns the alignment that direct I/O needs if it is for direct I/O.
     fn open_descriptor(&self, path: &Path, flags: OFlags) -> io::Result<(File, Option<usize>)> {
         let open = |extra: OFlags| {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
@@ -274,7 +274,7 @@ impl Storage for FileStorage {
             true => File::open(&path),
             false => Err(error),
         }) {
-            // Where this file can't be made, nobody can write the others either.
+            // Where this file can't be made, the others can't be written either.
             Err(error) if self.options.read_only && error.kind() == io::ErrorKind::NotFound => {
                 return Ok(StorageLock::new(()));
             }

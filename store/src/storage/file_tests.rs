@@ -262,7 +262,7 @@ fn a_failed_sync_poisons_the_file() {
     );
 }
 
-/// A small file system of its own, mounted while this lives.
+/// A separate small file system, mounted while this lives.
 struct Mount {
     dir: tempfile::TempDir,
 }

@@ -1,20 +1,21 @@
-//! Open file descriptors are scarce: [`Handles`] keeps at most so many, and reopens by name.
+//! Open file descriptors are scarce: [`Handles`] keeps at most a number of them, and reopens by
+//! name.
 //!
-//! A process may have 1,024 descriptors open where nobody has raised the limit, and a server may
+//! A process may have 1,024 descriptors open where the limit was not raised, and a server may
 //! have ten thousand tables. So a file that the storage has opened ([`FileState`]) may be without
 //! its descriptor for a while: it is closed when another file needs the place, and opened again, by
 //! its present name, at the next use. Which one goes is decided by second chance: the file that was
 //! opened first goes unless it was used since the last look at it, an LRU that costs a use no more
 //! than a store.
 //!
-//! # Nobody loses a descriptor under his hands
+//! # Descriptors in use are never closed
 //! Who reads, writes or syncs holds a lease, a reference to the open file, and only a descriptor
 //! without leases is closed. So the limit is soft: when all are in use, one more is opened.
 //!
 //! # Nor the error of a write
 //! Closing a file loses none of its bytes: they are the inode's, and a later sync through another
-//! descriptor covers them. But a descriptor is told only of write errors that came while it was
-//! open (or that nobody had been told of when it was opened, if the inode stayed in memory). A sync
+//! descriptor covers them. But a descriptor reports only write errors that came while it was
+//! open (or that were unreported when it was opened, if the inode stayed in memory). A sync
 //! through a younger descriptor could report success for bytes that are gone. Hence a file that was
 //! written (or whose length was changed) since its last sync is never closed as it is: it is synced
 //! first, outside of all mutexes, and a failure poisons it as any failed sync does. Files that need
@@ -57,7 +58,7 @@ const SYNCS_MAX: usize = 4;
 /// Keeps a file's descriptor open while it lives.
 pub struct FileLease {
     file: Arc<File>,
-    /// Of whoever changes the file.
+    /// Held by the thread that changes the file.
     writes_to: Option<Arc<FileState>>,
 }
 
@@ -76,7 +77,7 @@ impl AsFd for FileLease {
 impl Drop for FileLease {
     fn drop(&mut self) {
         // When the write is over: a sync that ran beside it has not covered it. The descriptor
-        // itself goes after this, so nobody closes the file in between.
+        // itself goes after this, so no thread closes the file in between.
         if let Some(state) = &self.writes_to {
             state.written.store(true, Ordering::SeqCst);
         }
@@ -148,8 +149,8 @@ impl FileState {
         self.sync_by(|| retry_interrupted(|| rustix::fs::fdatasync(lease)))
     }
 
-    /// One at a time: the kernel tells of a failed write once for each descriptor, and whoever
-    /// synced beside the one that is told would hear of success before the file is poisoned.
+    /// One at a time: the kernel reports a failed write once for each descriptor, and a thread that
+    /// synced beside the one that gets the report would see success before the file is poisoned.
     fn sync_by(&self, sync: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
         let _alone = self.syncing.lock();
         if self.is_poisoned() {
@@ -259,7 +260,7 @@ impl Handles {
         self.limit
     }
 
-    /// Opens a file for the first time by `open`, which tells whether it is with `O_DIRECT`.
+    /// Opens a file for the first time by `open`, which returns whether it is with `O_DIRECT`.
     pub(super) fn add(
         &self,
         path: PathBuf,
@@ -290,7 +291,7 @@ impl Handles {
         Ok(state)
     }
 
-    /// Lets go of a file that nobody has any more.
+    /// Forgets a file that no handle has any more.
     pub(super) fn forget(&self, state: &Arc<FileState>) {
         let mut table = self.table.lock();
         let mut place = state.place.write();
@@ -391,8 +392,8 @@ impl Handles {
         Ok(())
     }
 
-    /// The files of a name, with their descriptors open; as long as the table stays locked, nobody
-    /// closes them. On the way it may have been unlocked.
+    /// The files of a name, with their descriptors open; as long as the table stays locked, no
+    /// thread closes them. On the way it may have been unlocked.
     fn open_named(
         &self,
         table: &mut MutexGuard<'_, Table>,
@@ -482,7 +483,7 @@ impl Handles {
         let Some(lease) = state.lease_if_open(FileUse::Read) else { return };
         state.used.store(false, Ordering::Relaxed);
         if let Err(error) = state.sync(&lease) {
-            // Whoever syncs the file is told: it is poisoned.
+            // The next sync of the file fails: it is poisoned.
             let path = state.place.read().path.clone();
             tracing::error!(path = %path.display(), %error, "a file could not be synced");
         }

@@ -175,7 +175,7 @@ fn threads_that_take_descriptors_from_each_other_read_what_they_wrote() {
                 scope.spawn(move || {
                     let mut back = AlignedBuf::zeroed(BLOCK);
                     for round in 0..300 {
-                        // Ten files of its own each.
+                        // Ten files each.
                         let file = &files[(thread * 10) + round % 10];
                         file.write_at(&block(round), 0).unwrap();
                         if round % 3 == 0 {

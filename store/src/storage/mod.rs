@@ -128,7 +128,7 @@ pub trait StorageFile: Send + Sync {
     fn io_alignment(&self) -> usize;
 
     /// The file descriptor, where there is one and it can be had, for asynchronous I/O. The lease
-    /// must outlive the operation; after a write it tells the file that it needs a sync.
+    /// must outlive the operation; after a write it notes that the file needs a sync.
     fn lease(&self, purpose: FileUse) -> Option<FileLease> {
         let _ = purpose;
         None

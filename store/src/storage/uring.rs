@@ -1,8 +1,8 @@
 //! Batches of reads and writes through io_uring: one system call starts them all.
 //!
-//! Containers often forbid io_uring (seccomp, `kernel.io_uring_disabled`), hence the probe; whoever
-//! gets `None` uses threads instead. Buffers are not registered with the kernel: registered ones
-//! would be pinned, and the pool could not give their memory back.
+//! Containers often forbid io_uring (seccomp, `kernel.io_uring_disabled`), hence the probe; a
+//! caller that gets `None` uses threads instead. Buffers are not registered with the kernel:
+//! registered ones would be pinned, and the pool could not give their memory back.
 //!
 //! A ring serves one batch at a time, so it needs no lock while it works. Idle rings wait in a list
 //! for the next batch, of whatever thread.
@@ -17,7 +17,7 @@
 //! wait ends when the last completion is there, and not before, whatever the ring says meanwhile:
 //! to give up would be to hand out buffers that the kernel still writes to. It may well take long,
 //! as a system call that reads from a disk which hangs takes long, and is no reason to end the
-//! process; the log is told now and then.
+//! process; the error log says so now and then.
 #![expect(unsafe_code, reason = "the kernel is given raw pointers to the buffers of a batch")]
 
 use std::io::{self, Write};
@@ -217,7 +217,7 @@ impl<'b, 'a, E: Enter> Batch<'b, 'a, E> {
     fn submit(&mut self) -> io::Result<()> {
         let queued = self.next - self.submitted;
         let outcome = self.enter.submit_and_wait(&self.ring);
-        // The queue itself tells what the kernel took, however the call ended.
+        // The queue itself shows what the kernel took, however the call ended.
         self.submitted += queued - self.ring.submission().len();
         self.reap();
         match outcome {

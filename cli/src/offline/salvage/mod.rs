@@ -55,7 +55,7 @@ pub enum Format {
     /// CREATE TABLE and INSERT statements.
     #[default]
     Sql,
-    /// Comma-separated values, and the CREATE TABLE statement in a file of its own.
+    /// Comma-separated values, and the CREATE TABLE statement in a separate file.
     Csv,
 }
 

@@ -153,7 +153,7 @@ pub fn text(outcome: &Outcome) -> String {
         }
         if found.unsure_entries > 0 {
             line(format!(
-                "  unsure: {} rows, of which it can't be told whether their transactions had committed",
+                "  unsure: {} rows whose transactions may not have committed",
                 found.unsure_entries
             ));
         }

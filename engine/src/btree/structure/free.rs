@@ -15,7 +15,7 @@ use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, PageType};
 
 impl Tree {
-    /// Frees the tree's pages, the root too; nobody may use the tree any more. Works in small
+    /// Frees the tree's pages, the root too; the tree may not be used any more. Works in small
     /// steps, each of which leaves a tree that this function can go on with, so that after a crash
     /// it is simply called again. Says how many pages it freed.
     pub fn free_all(&self) -> Result<u64> {

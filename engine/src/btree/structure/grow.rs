@@ -97,8 +97,8 @@ impl Tree {
         let node = root.node();
         match node.level().cmp(&level) {
             Ordering::Greater => return Ok(Split::Again),
-            // The tree shrank below this level meanwhile: there is nothing to split here. Whoever
-            // wanted room a level down looks again.
+            // The tree shrank below this level meanwhile: there is nothing to split here. The
+            // thread that wanted room a level down looks again.
             Ordering::Less => return Ok(Split::Done),
             Ordering::Equal => {}
         }
@@ -154,7 +154,7 @@ mod tests {
     use crate::btree::tests::{fixture, get, put};
 
     /// A thread finds the root full, lets go of it to split it first, and meanwhile others remove
-    /// so much that there is no such level any more.
+    /// until there is no such level any more.
     #[test]
     fn a_split_of_a_level_that_is_gone_does_nothing() {
         let tree = fixture::tree(64, 4096);

@@ -1,7 +1,7 @@
 //! Changes of a tree's structure: splits, merges, a root that grows and shrinks, and the end of a
 //! tree.
 //!
-//! Each is a mini-transaction of its own and leaves a valid tree, so none is ever undone: a
+//! Each is a separate mini-transaction and leaves a valid tree, so none is ever undone: a
 //! transaction that rolls back takes its entries out again, and leaves the room it made.
 //!
 //! | change | latched exclusively, in this order |
@@ -16,7 +16,7 @@
 //! latches are only ever taken downward.
 //!
 //! A page that leaves the tree is formatted as free in the same mini-transaction: the change of its
-//! bytes is what tells a reader that still stands on it, without a latch, to start over.
+//! bytes makes a reader that still stands on it, without a latch, start over.
 //!
 //! Here: what they share. `grow`: splits, and a root that grows. `shrink`: merges, and a root that
 //! shrinks. `free`: the end of a tree.

@@ -162,7 +162,7 @@ pub(crate) fn remove(page: &mut [u8], index: usize) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Replaces a payload but for its first `front` and last `back` bytes.
+/// Replaces a payload except its first `front` and last `back` bytes.
 pub(crate) fn replace(
     page: &mut [u8],
     index: usize,

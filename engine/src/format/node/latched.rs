@@ -248,7 +248,7 @@ impl<'p> Node<'p> {
         self.lacking(key_len, payload_len) == 0
     }
 
-    /// Whether the cell fits with a payload of this length instead of its own.
+    /// Whether the cell fits with a payload of this length in place of the present one.
     pub fn fits_replaced(&self, index: usize, payload_len: usize) -> bool {
         self.growth_lacking(index, payload_len) == 0
     }
@@ -260,7 +260,7 @@ impl<'p> Node<'p> {
         size.saturating_sub(self.free_bytes())
     }
 
-    /// Bytes that lack for the cell to have a payload of this length instead of its own.
+    /// Bytes that lack for the cell to have a payload of this length.
     pub fn growth_lacking(&self, index: usize, payload_len: usize) -> usize {
         payload_len.saturating_sub(self.free_bytes() + self.payload(index).len())
     }

@@ -79,7 +79,7 @@ pub const fn max_key_len(page_size: usize) -> usize {
 }
 
 /// Longest entry, its key and payload together, that a leaf of this size takes, bytes: 8128 at 16
-/// KiB. Two share a leaf, if the keys are short: what was longer would have a page of its own
+/// KiB. Two share a leaf, if the keys are short: what was longer would have a separate page
 /// anyhow.
 pub const fn max_entry_len(page_size: usize) -> usize {
     page_size / 2 - SLOTS

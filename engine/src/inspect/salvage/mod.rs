@@ -17,7 +17,7 @@
 //! version before
 //! that of an
 //! unfinished transaction is in undo. Where that can't be read the entry is lost. Without
-//! them nobody knows who had
+//! them it is unknown who had
 //! committed: the newest version is given, and counted as unsure.
 //!
 //! # Invariants
@@ -87,7 +87,7 @@ pub struct Salvaged {
     pub lost: Vec<LostEntry>,
     /// How many there are.
     pub lost_entries: u64,
-    /// Entries, of those given, of which it can't be told whether their transaction had committed.
+    /// Entries, of those given, of which it is unknown whether their transaction had committed.
     pub unsure_entries: u64,
     /// Leaves that were found without their parents.
     pub rescued_leaves: u64,
@@ -150,7 +150,7 @@ impl Inspection {
         }
     }
 
-    /// A page as recovery has left it, if it is to be trusted.
+    /// A page as recovery has left it, if it can be trusted.
     fn trusted_page(&self, id: tidepool_pool::PageId, bytes: &mut [u8]) -> Result<(), String> {
         self.overlay_page(id, bytes).map_err(|error| error.to_string())?;
         self.verify(bytes, id)?;

@@ -142,7 +142,7 @@ fn search(walk: &mut Walk<'_>, hidden: &[Hidden]) -> Result<Vec<Found>> {
 fn allocated(walk: &mut Walk<'_>) -> Option<PageSet> {
     let note = |walk: &mut Walk<'_>, why: String| {
         walk.found.notes.push(format!(
-            "which pages are in use can't be told ({why}): where a leaf is broken, rows may be those of an older leaf"
+            "it is unknown which pages are in use ({why}): where a leaf is broken, rows may be those of an older leaf"
         ));
         None
     };

@@ -29,7 +29,7 @@ impl Ring {
     ) -> Result<Self> {
         storage.create_dir(REDO_DIR)?;
         storage.sync_dir("")?;
-        // What else is there is not of a log: `lost+found`, say, where a volume of its own is
+        // What else is there is not of a log: `lost+found`, say, where a separate volume is
         // mounted.
         for name in storage.list(REDO_DIR)? {
             let name = format!("{REDO_DIR}/{name}");
@@ -218,7 +218,7 @@ impl Ring {
             if self.handles.contains_key(&file_no) {
                 continue;
             }
-            // One that can't be opened is, like one that can't be removed, in nobody's way.
+            // One that can't be opened does no harm, like one that can't be removed.
             let header = match self.storage.open(&file_name(file_no)) {
                 Ok(file) => FileHeader::read(&*file, &self.control.uuid, file_no, &mut block),
                 Err(error) => {

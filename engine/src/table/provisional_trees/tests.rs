@@ -63,7 +63,7 @@ fn all_notes_of_a_tree_go_with_it() {
 fn a_note_that_outlived_its_tree_frees_nothing() {
     let (env, space, note) = noted_tree();
     free(&env, &space, note).unwrap();
-    // The page is nobody's.
+    // The page belongs to no tree.
     add(&env, &space, note).unwrap();
     free(&env, &space, note).unwrap();
     assert_eq!(all(&env, &space).unwrap(), []);

@@ -10,7 +10,7 @@ use super::*;
 
 const KEYS: u32 = 1500;
 
-/// A value that tells whether it is whole; some are long.
+/// A value that shows whether it is whole; some are long.
 fn value(random: &mut StdRng) -> Vec<u8> {
     let len = match random.random_range(0..100) {
         0..4 => random.random_range(2000..20_000),

@@ -77,7 +77,7 @@ impl Engine {
         let open =
             |tree| VersionedTree::open(&env, &space, 2 + tree, FIRST_TREE + tree, tree as usize);
         let trees = (0..TREES).map(open).collect();
-        // Nobody's patience takes time: what is tried again is tried at once.
+        // No back-off takes time: what is tried again is tried at once.
         system.settings.retry_pause_us.store(0, Ordering::Relaxed);
         Ok(Engine { env, system, trees })
     }
@@ -95,7 +95,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a transaction of its own reads of a tree.
+    /// What a separate transaction reads of a tree.
     pub fn contents(&self, tree: usize) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut trx = self.begin(Isolation::RepeatableRead);
         let found = scan_all(&mut trx, &self.trees[tree], Direction::Forward)?;
@@ -548,7 +548,7 @@ fn a_failed_sync_of_the_log_ends_a_lock_wait() {
         assert_eq!(writer.join().unwrap(), Err(failed.clone()));
         assert_eq!(reader.join().unwrap(), Err(failed.clone()));
         assert_eq!(first.rollback(), Err(failed.clone()));
-        // The locks stay, and nobody begins to wait for them.
+        // The locks stay, and no transaction begins to wait for them.
         assert_eq!((update(), lock()), (Err(failed.clone()), Err(failed)));
     });
 }
@@ -1017,7 +1017,7 @@ fn ids_are_never_used_twice() {
     }
 }
 
-/// A bug leaves a leaf as no transaction has made it. Who reads it is told so, and gets no rows.
+/// A bug leaves a leaf as no transaction has made it. Its reader gets an error, and no rows.
 #[test]
 fn nothing_is_read_of_a_change_that_was_left_half_way() {
     let engine = engine();

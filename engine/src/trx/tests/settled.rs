@@ -1,4 +1,4 @@
-//! Entries with short headers: when they get them, and that nobody notices.
+//! Entries with short headers: when they get them, and that no reader notices.
 
 use rand::prelude::*;
 use rand::rngs::StdRng;
@@ -123,7 +123,7 @@ fn what_is_not_committed_is_never_settled() {
     fill(&engine, &shuffled((0..ROWS).filter(|n| n % 4 == 2), 1));
     let (_, settled) = look(&engine);
     assert!(!settled.is_empty() && settled.iter().all(|n| n % 4 == 2), "{settled:?}");
-    // A rollback of its own, to a savepoint, leaves what is before it.
+    // A rollback to a savepoint leaves what is before it.
     let savepoint = running.savepoint();
     for n in (2..ROWS).step_by(4) {
         tree.update(&mut running, &key(n), b"a longer value").unwrap();
@@ -225,7 +225,7 @@ fn a_settled_entry_is_locked_like_any() {
     assert!(matches!(inserted, Err(Error::DuplicateKey { .. })), "{inserted:?}");
     tree.update(&mut one, &key(n), b"new").unwrap();
     assert_eq!(tree.update(&mut other, &key(n), b"newer"), Err(Error::LockWaitTimeout));
-    // Who waits for nobody gets the settled version below.
+    // A reader that does not wait gets the settled version below.
     let mut peeker = engine.begin(ReadCommitted);
     let mut position = ScanPosition::at(std::ops::Bound::Included(&key(n)));
     let (mut found, forward) = (Vec::new(), Direction::Forward);

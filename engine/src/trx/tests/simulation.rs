@@ -13,7 +13,7 @@
 //! - an operation that fails for the disk's sake changes nothing;
 //! - once all is settled, no page is leaked and no delete-mark is left.
 //!
-//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs so many.
+//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs `n`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -294,7 +294,7 @@ impl Sim<'_> {
                 trx.changes.insert(key, (kind != Kind::Delete).then_some(value));
             }
             Err(Error::LockWaitTimeout) => {
-                assert!(maybe, "seed {seed}: {kind:?} {key:?} waited for nobody");
+                assert!(maybe, "seed {seed}: {kind:?} {key:?} waited without a holder");
                 note(self.seen, "lock wait");
             }
             Err(Error::DuplicateKey { value, .. }) => {
@@ -854,7 +854,7 @@ fn check_recovered(engine: &Engine, model: &mut Model, seed: u64) -> Result<()> 
         assert_eq!(
             found.len(),
             wanted.len(),
-            "seed {seed}: tree {tree} has rows that nobody committed"
+            "seed {seed}: tree {tree} has rows that no transaction committed"
         );
     }
     let xids: BTreeSet<Vec<u8>> = engine.system.recovered_xids().into_iter().collect();
@@ -970,7 +970,7 @@ fn run(seed: u64, seen: &mut Seen) {
         storage.set_capacity(None);
         let mut next = match (flow, rng.random_range(0..4)) {
             (Err(()), _) => down(&storage),
-            // The cut came in a step whose failure nobody is told of.
+            // The cut came in a step whose failure is not reported.
             _ if storage.is_down() => down(&storage),
             (Ok(()), 0) => {
                 drop(running);

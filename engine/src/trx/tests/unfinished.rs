@@ -152,7 +152,7 @@ fn a_shutdown_waits_for_no_rollback_and_no_purge() {
     }
     let engine = Engine::open(&storage, &options()).unwrap();
     assert!(engine.system.rollback_step().unwrap());
-    // Told to stop in the middle of a log.
+    // Asked to stop in the middle of a log.
     let asked = Cell::new(0);
     let stop = || asked.replace(asked.get() + 1) == 2;
     assert_eq!(engine.system.purge_step_unless(10, &stop), Ok(0));
@@ -162,7 +162,7 @@ fn a_shutdown_waits_for_no_rollback_and_no_purge() {
     assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
 
-/// Purges a log of many pages, one read of which fails: in each life another. `go_on` is told
+/// Purges a log of many pages, one read of which fails: in each life another. `go_on` learns
 /// whether the log was done, and pages of it were left before the head; there must be such lives.
 fn purge_with_a_failing_read(mut go_on: impl FnMut(&SimStorage, Engine, bool)) {
     let storage = SimStorage::new(1);

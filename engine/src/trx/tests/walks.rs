@@ -148,7 +148,7 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
 }
 
 /// Of a row that is changed all the time, an old view has to pass as many versions as there are
-/// changes: whoever reads it can be killed.
+/// changes: its reader can be killed.
 #[test]
 fn a_walk_through_very_many_versions_can_be_interrupted() {
     const VERSIONS: u32 = 5000;
@@ -337,7 +337,7 @@ fn purge_keeps_nobody_from_a_row_that_is_overwritten_many_times() {
 }
 
 /// What purge walks through goes, in whichever way, and other versions may come: no delete mark is
-/// left that nobody would purge.
+/// left that would never be purged.
 #[test]
 fn versions_that_go_while_purge_walks_through_them_leave_nothing() {
     const VERSIONS: u32 = 300;

@@ -35,8 +35,8 @@ fn bytes_of(disk: &SimStorage) -> Vec<u8> {
 
 /// Every page is right, or an error names it; or the file is refused as a whole.
 fn right_or_reported(disk: &SimStorage, model: &Model, what: &str) -> (u32, u32) {
-    // As the catalog knows it: without that, nothing tells a damaged run at the end from one that a
-    // crash cut off.
+    // As the catalog knows it: without that, nothing distinguishes a damaged run at the end from
+    // one that a crash cut off.
     let open =
         PackedFile::open(disk.open(FILE).unwrap(), settings(9), Access::ReadWrite, model.sequence);
     let Ok(packed) = open else { return (0, PAGES) };
@@ -173,7 +173,7 @@ fn a_file_of_something_else_is_refused() {
     assert!(error.starts_with("t: it has pages of 4096 bytes, the data directory has 16384"));
 }
 
-/// An older copy of the whole file is whole in itself: only what the caller knows of it tells.
+/// An older copy of the whole file is whole in itself: only what the caller knows of it shows that.
 #[test]
 fn an_older_copy_of_the_file_is_refused() {
     let (disk, model) = filled();

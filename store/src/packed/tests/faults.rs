@@ -114,7 +114,7 @@ fn life_with_failed_root(disk: &SimStorage, model: &mut Model, how: StorageOp) -
         disk.sync_dir("")?;
         return Ok(());
     }
-    // A node more is to be written, so the next attempt differs from the one that failed.
+    // A node more must be written, so the next attempt differs from the one that failed.
     let segments = packed.writer.lock().segments.count();
     for segment in 0..segments {
         packed.clean(Victim { segment, live_units: 1, units: 1, age: 0 })?;

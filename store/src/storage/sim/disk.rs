@@ -195,7 +195,7 @@ impl Disk {
         self.names.change(change, self.operations);
     }
 
-    /// Forgets the files that nobody can reach any more, not even after a crash.
+    /// Forgets the files that can't be reached any more, not even after a crash.
     pub(super) fn drop_unreachable(&mut self) {
         let names = &self.names;
         self.inodes.retain(|&no, inode| inode.handles > 0 || names.mention(no));

@@ -21,7 +21,7 @@ pub enum FaultKind {
     Lost,
     /// No error: a write is acknowledged, and lands elsewhere in the file. For writes alone.
     Misplaced,
-    /// No error: the program panics in the operation, which is a bug of its own. As with `Io`, a
+    /// No error: the program panics in the operation, which is a bug in it. As with `Io`, a
     /// write may be half done.
     Panic,
 }

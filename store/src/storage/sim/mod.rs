@@ -144,7 +144,7 @@ impl SimStorage {
     /// risk.
     pub fn kill(&self) -> SimStorage {
         let mut disk = self.disk.lock();
-        assert_ne!(disk.down, Some(Down::PowerCut), "after a power cut only crash() tells");
+        assert_ne!(disk.down, Some(Down::PowerCut), "after a power cut only crash() helps");
         disk.down = Some(Down::Killed);
         let inodes = disk.inodes.iter().map(|(&no, inode)| (no, inode.after_kill())).collect();
         let seed = disk.random.next();
