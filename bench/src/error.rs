@@ -34,7 +34,6 @@ pub enum Error {
     NoSpace {
         /// Where.
         dir: PathBuf,
-        /// What there is.
         free: String,
         /// What may be needed.
         needed: String,

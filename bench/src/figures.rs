@@ -35,7 +35,6 @@ impl Latencies {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    /// How many.
     pub fn operations(&self) -> u64 {
         self.0.len()
     }
@@ -50,7 +49,6 @@ impl Latencies {
 pub struct Timed {
     /// Rows, reads, commits: what the workload counts.
     pub count: u64,
-    /// In how many seconds.
     pub seconds: f64,
     /// Of operations. None of a load.
     pub latencies: Latencies,

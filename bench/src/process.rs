@@ -31,7 +31,6 @@ struct One {
 /// How a process of a task ended.
 #[derive(Debug)]
 pub enum End {
-    /// With figures.
     Figures(Figures),
     /// The kernel killed it: it wanted more memory than its cgroup has.
     OutOfMemory,

@@ -23,9 +23,7 @@ pub const VALUE_BYTES_MIN: usize = 16;
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Its key.
     pub key: Key,
-    /// Its value.
     pub value: Vec<u8>,
 }
 

@@ -27,13 +27,10 @@ pub const ROWS_MIN: u64 = 200;
 /// What the task does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// On what.
     pub store: Kind,
-    /// What.
     pub workload: Workload,
     /// Where; the directory is the task's alone.
     pub dir: PathBuf,
-    /// How many rows there are.
     pub rows: u64,
     /// How long each value is.
     pub value_bytes: usize,

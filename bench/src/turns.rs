@@ -20,9 +20,7 @@ const OTHERS_MAX: f64 = 0.2;
 /// What is measured.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// On what.
     pub stores: Vec<Kind>,
-    /// What.
     pub workloads: Vec<Workload>,
     /// Rows of what fits the memory; half of the memory, if not said.
     pub keys: Option<u64>,

@@ -140,7 +140,6 @@ impl Server {
         Ok(Server { conn, target: target.clone(), kind, asked: 0 })
     }
 
-    /// What it is.
     pub fn kind(&self) -> &Kind {
         &self.kind
     }

@@ -1,17 +1,12 @@
 //! Trees in memory: point lookups, inserts and scans, without transactions.
 //!
-//! `cargo bench -p tidepool --bench btree`. The data directory lies on a simulated disk, so nothing
-//! but the engine is measured.
-
-#![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
+//! `cargo bench -p tidepool-engine --bench btree`. The data directory lies on a simulated disk, so
+//! nothing but the engine is measured.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::sync::Arc;
-use tidepool::btree::{Seek, Tree};
-use tidepool::env::{Env, EnvOptions};
-use tidepool::mtr::Mtr;
-use tidepool::space;
+use tidepool::internals::{Env, EnvOptions, Mtr, Seek, Tree, create_space};
 use tidepool_pool::Access;
 use tidepool_pool::storage::SimStorage;
 
@@ -28,7 +23,7 @@ fn new_tree() -> Tree {
     let env = Env::open(Arc::new(SimStorage::new(1)), &options).unwrap();
     let space = env.create_space(16).unwrap();
     let mut mtr = Mtr::begin(&env).unwrap();
-    space::create(&mut mtr, &env, &space).unwrap();
+    create_space(&mut mtr, &env, &space).unwrap();
     mtr.commit();
     let mut mtr = Mtr::begin(&env).unwrap();
     let root = Tree::create(&mut mtr, &space, 1).unwrap();

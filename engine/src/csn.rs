@@ -81,7 +81,6 @@ pub enum TrxState {
     Ended,
 }
 
-/// Ids in a chunk.
 pub const CHUNK_IDS: u64 = 1024;
 const DIRECTORY_SLOTS: usize = 1 << 14;
 const VACANT: u64 = 0;

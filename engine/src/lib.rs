@@ -40,58 +40,80 @@
 //! The layers of the engine, and an order to read its code in, are in ARCHITECTURE.md at the root
 //! of the repository.
 
-pub mod backup;
-pub mod btree;
-pub mod catalog;
-pub mod csn;
-pub mod db;
-pub mod env;
-pub mod error;
+#![warn(missing_docs)]
+
+mod backup;
+mod btree;
+mod catalog;
+mod csn;
+mod db;
+mod env;
+mod error;
 pub mod explain;
-pub mod files;
-pub mod format;
+mod files;
+mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod governor;
+mod governor;
 mod hot_list;
 pub mod inspect;
-pub mod lock;
+mod lock;
 mod memory;
 mod mirror;
-pub mod mtr;
+mod mtr;
 mod newest_runs;
-pub mod options;
-pub mod overflow;
+mod options;
+mod overflow;
 mod page_files;
-pub mod page_op;
+mod page_op;
 mod pause;
 mod recovery;
-pub mod redo;
+mod redo;
 mod sort;
-pub mod space;
+mod space;
 mod status;
-pub mod table;
+mod table;
 #[cfg(test)]
 pub(crate) mod test_storage;
-pub mod trx;
-pub mod undo;
-pub mod versioned;
+mod trx;
+mod undo;
+mod versioned;
+
+/// Parts of the inside, for the benchmarks and tests of this repository. They change without
+/// notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::btree::{Seek, Tree};
+    pub use crate::env::{Env, EnvOptions};
+    pub use crate::files::FIRST_TABLE_SPACE;
+    pub use crate::format::{entry, node};
+    pub use crate::mtr::Mtr;
+    pub use crate::page_op::PageOp;
+    pub use crate::space::create as create_space;
+}
 
 pub use backup::combine::{CombineReport, combine_backups};
 pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
-pub use catalog::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, IndexDef, TableDef};
+pub use catalog::{
+    ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, INDEXES_MAX, IndexDef, METADATA_LEN_MAX,
+    NAME_LEN_MAX, TableDef,
+};
 pub use db::{
     ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange,
     ROW_BYTES_KEPT, RoundReport, Savepoint, Seek, TableLoad, Transaction,
 };
 pub use error::{Error, Result};
-pub use files::{INCREMENT_MARK, UNFINISHED_MARK};
+pub use files::{INCREMENT_MARK, UNFINISHED_MARK, space_file_name};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
+pub use redo::FORMAT_VERSION;
 pub use status::Status;
-pub use table::{CheckProgress, CheckReport, FileUsage, Sampled, Table, TableStatistics};
+pub use table::{
+    CheckProgress, CheckReport, FileUsage, IndexCheck, IndexStatistics, Sampled, Table,
+    TableStatistics,
+};
 pub use tidepool_governor::Policy as MemoryPolicy;
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{

@@ -10,8 +10,9 @@ use tidepool_pool::Pool;
 
 /// One thing that memory goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryRow {
-    /// What.
+    /// What the memory is used for, as `information_schema.TIDEPOOL_MEMORY` names it.
     pub name: &'static str,
     /// Bytes now; of arrays that the kernel backs as they are touched, those touched.
     pub bytes: u64,
@@ -21,6 +22,7 @@ pub struct MemoryRow {
 
 /// What memory goes to, a row a thing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryReport {
     /// The rows, the pool's frames first.
     pub rows: Vec<MemoryRow>,

@@ -110,14 +110,15 @@ pub struct Options {
     pub page_size: usize,
     /// Memory for the buffer pool, in bytes: a ceiling. 0 (default) = governed: as much as the
     /// machine, or the tightest cgroup above the process, leaves free, and as the pool has use for.
-    /// See [`governor`](crate::governor).
+    /// The crate `tidepool-governor` decides; [`Db::memory_decisions`](crate::Db::memory_decisions)
+    /// says why.
     pub buffer_pool_size_bytes: u64,
     /// Memory for everything that the engine allocates, in bytes: the pool's pages and what
     /// describes them, log buffers, locks, sorts. The pool gets what the others leave, and gives up
     /// what they come to need, except the last quarter, 16 MiB at most; at an open, log buffers
     /// are made to measure, and what recovery collects. 0 (default) = no such budget. It binds
-    /// beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without `background`, it is
-    /// kept by [`PoolGovernor::step`](crate::governor::PoolGovernor::step).)
+    /// beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without `background`,
+    /// a step of the governor keeps it.)
     pub memory_budget_bytes: u64,
     /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it
     /// (default), or has that number whatever happens. A governed pool is always guarded.

@@ -172,6 +172,7 @@ pub fn free_head<'a>(mtr: &mut Mtr<'a>, allocation: &mut Allocation, space: &'a 
 }
 
 /// Frees a whole chain, the head in a separate mini-transaction.
+#[cfg(test)]
 pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
     let freed = free_tail(env, space, tree_id, head)?;
     let mut mtr = Mtr::begin(env)?;

@@ -41,7 +41,7 @@ pub enum PageOp<'a> {
     Write {
         /// Offset from the start of the page, at least [`PAGE_HEADER_SIZE`].
         offset: u32,
-        /// The bytes.
+        /// The new bytes.
         bytes: &'a [u8],
     },
     /// Sets type, tree id and the whole body; what `body` leaves of the page is zeroed.
@@ -72,7 +72,7 @@ pub enum PageOp<'a> {
         slot: u16,
         /// Key behind the node's prefix.
         suffix: &'a [u8],
-        /// Payload.
+        /// The cell's value.
         payload: &'a [u8],
     },
     /// Removes a cell.
@@ -101,7 +101,7 @@ pub enum PageOp<'a> {
     },
     /// Appends cells, all above those in the node.
     AppendCells {
-        /// The cells, as [`CellList`] collects them.
+        /// The cells, as `CellList` collects them.
         cells: &'a [u8],
     },
     /// Settles entries of a leaf: their headers shrink to one byte ([`crate::format::entry`]).

@@ -15,6 +15,7 @@ use tidepool_pool::{PackedUsage, PoolStats, ResizeState, ResizeStatus, TierStats
 
 /// All counters at one moment, in a fixed order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     counters: Vec<(&'static str, u64)>,
     texts: Vec<(&'static str, String)>,

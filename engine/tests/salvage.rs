@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tidepool::format::entry::Entry;
-use tidepool::format::node::Node;
 use tidepool::inspect::Inspection;
 use tidepool::inspect::salvage::Salvaged;
+use tidepool::internals::entry::Entry;
+use tidepool::internals::node::Node;
 use tidepool::storage::{FileOptions, FileStorage, Storage};
 use tidepool::{
     Cursor, Db, ForceRecovery, IndexDef, LockMode, LockWait, Options, Table, TableDef, Transaction,

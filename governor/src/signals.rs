@@ -105,7 +105,6 @@ pub(crate) const HEADROOM_MAX_BYTES: u64 = 1024 << 20;
 /// The room below one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// The limit, bytes.
     pub limit_bytes: u64,
     /// What is used below it and can't just be dropped, bytes. More than the limit if that was
     /// lowered under it.

@@ -63,7 +63,6 @@ pub struct Need {
     pub extra_reads_per_second: f64,
     /// Pages that the present size reads a second.
     pub reads_per_second: f64,
-    /// Bytes of a page.
     pub page_bytes: u64,
 }
 

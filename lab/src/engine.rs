@@ -86,12 +86,11 @@ impl Engine {
     pub fn data_version(self, environment: &Environment) -> Result<String> {
         let version = self.version(environment)?;
         Ok(match self {
-            Engine::Tidepool => format!("{version}-format{}", tidepool::redo::FORMAT_VERSION),
+            Engine::Tidepool => format!("{version}-format{}", tidepool::FORMAT_VERSION),
             _ => version,
         })
     }
 
-    /// The program it is in.
     pub fn program(self) -> Program {
         match self {
             Engine::Tidepool | Engine::InnoDb | Engine::MyRocks => Program::MariaDb,

@@ -8,10 +8,9 @@ use std::ffi::{c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidepool::explain::{
-    BufferPoolReport, CachedIndex, DeadlockReport, LockReport, MemoryDecision, Owner, TableFile,
-    TransactionReport, TransactionState,
+    BufferPoolReport, CachedIndex, Covers, DeadlockReport, LockReport, MemoryDecision, Owner,
+    TableFile, TransactionReport, TransactionState,
 };
-use tidepool::lock::report::Covers;
 use tidepool::{Advice, Db, FileUsage, Isolation, LockMode};
 
 use crate::boundary::{TP_OK, guard};

@@ -11,7 +11,6 @@ use tidepool::{Db, Error, Sampled, Table};
 
 use crate::boundary::{Bytes, TP_OK, guard, guard_or, text};
 
-/// Numbers of one index.
 #[repr(C)]
 pub struct IndexNumbers {
     entries: u64,

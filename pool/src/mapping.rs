@@ -29,7 +29,6 @@ use crate::latch::PageWord;
 /// What the kernel counts of the memory that it has promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accounting {
-    /// What is touched.
     Touched,
     /// What may be written.
     Writable,

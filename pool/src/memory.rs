@@ -11,7 +11,6 @@ use crate::pool::Pool;
 /// One thing that memory goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// What.
     pub name: &'static str,
     /// Bytes now.
     pub bytes: u64,

@@ -41,7 +41,6 @@ impl Mirror {
         Mirror { file, page_size, slot_of, newest: AtomicU64::new(0) }
     }
 
-    /// Its file.
     pub fn file(&self) -> &Arc<dyn StorageFile> {
         &self.file
     }

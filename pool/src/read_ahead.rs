@@ -314,7 +314,6 @@ impl Pool {
         batch
     }
 
-    /// Reads a batch.
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
         let mut buffer = self.read_ahead.buffer.lock();
         let mut batch = self.begin_batch(wanted);

@@ -68,7 +68,6 @@ impl Space {
         self.file.name()
     }
 
-    /// Its file.
     pub fn file(&self) -> &PackedFile {
         &self.file
     }

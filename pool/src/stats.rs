@@ -12,7 +12,6 @@ use rustix::time::{ClockId, clock_gettime};
 /// A snapshot of the pool's counters. Counts are since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Bytes in a page.
     pub page_size_bytes: u64,
     /// Frames the pool may use.
     pub pages_total: u64,
@@ -46,7 +45,6 @@ pub struct PoolStats {
     pub pages_flushed_lru: u64,
     /// Second copies of pages written to mirrors.
     pub mirror_pages_written: u64,
-    /// Pages evicted.
     pub pages_evicted: u64,
     /// Times a thread had to wait for a frame.
     pub wait_free: u64,
@@ -104,7 +102,6 @@ thread_local! {
 /// took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadWork {
-    /// Accesses of pages.
     pub pages_accessed: u64,
     /// Pages changed, each time that a mini-transaction did so.
     pub pages_updated: u64,

@@ -51,7 +51,6 @@ const FILES_COMPARED: usize = 4;
 const MAP_SHARE: u64 = 32;
 /// Nodes of a map that stay in memory in any case.
 const MAP_NODES_MIN: usize = 16;
-/// Bytes of a node.
 const NODE_BYTES: u64 = 16 << 10;
 
 /// What the steps need.

@@ -111,7 +111,6 @@ impl Neighbour {
         !matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Resident bytes.
     pub fn resident_bytes(&self) -> u64 {
         let file = Path::new("/proc").join(self.0.id().to_string()).join("status");
         let text = fs::read_to_string(file).unwrap_or_default();

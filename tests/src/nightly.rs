@@ -106,14 +106,14 @@ const MAKERS: [Piece; 8] = [
 const SEEDS_A_BOUT: u64 = 15;
 
 /// The tests of parts of the engine that take seeds.
-const PARTS: &str = "cargo test -p tidepool --lib -- simulation redo::tests btree::tests::crash \
-                     env::tests overflow::tests settled";
+const PARTS: &str = "cargo test -p tidepool-engine --lib -- simulation redo::tests \
+                     btree::tests::crash env::tests overflow::tests settled";
 
 /// The whole engine in two bouts of three, its parts in the third.
 fn simulation(_: &Path, seed: u64) -> Option<Bout> {
     let bout = match seed % 3 {
         0 => Bout::new(30, PARTS),
-        _ => Bout::new(30, "cargo test -p tidepool --test simulation seeds"),
+        _ => Bout::new(30, "cargo test -p tidepool-engine --test simulation seeds"),
     };
     Some(bout.with("TIDEPOOL_FIRST_SEED", seed).with("TIDEPOOL_SEEDS", SEEDS_A_BOUT))
 }

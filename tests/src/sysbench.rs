@@ -32,7 +32,6 @@ pub const BULK_INSERT: &str = "bulk_insert";
 /// A set of tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables {
-    /// How many.
     pub count: u32,
     /// Rows of each.
     pub rows: u64,

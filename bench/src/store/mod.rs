@@ -73,7 +73,6 @@ pub trait Snapshot {
 /// Which stores there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "their names say all")]
 pub enum Kind {
     Tidepool,
     Redb,
@@ -95,10 +94,9 @@ impl Kind {
         }
     }
 
-    /// Its version.
     pub fn version(self) -> String {
         match self {
-            Kind::Tidepool => locked_version("tidepool"),
+            Kind::Tidepool => locked_version("tidepool-engine"),
             Kind::Redb => locked_version("redb"),
             Kind::Fjall => locked_version("fjall"),
             Kind::Sqlite => {

@@ -39,7 +39,6 @@ pub struct Values {
     pub protocol: Option<Protocol>,
     /// Account.
     pub user: Option<String>,
-    /// Its password.
     pub password: Option<String>,
     /// Path of the Unix socket.
     pub socket: Option<PathBuf>,

@@ -133,7 +133,6 @@ pub struct Options {
 /// says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
     /// The Unix socket.
     Socket,

@@ -91,9 +91,7 @@ const OPTIONS: [(&str, Meaning); 66] = [
 /// An option of a file, by the name that it has in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named {
-    /// Its name.
     pub name: &'static str,
-    /// Its meaning.
     pub meaning: Meaning,
     /// What `skip-` and its like before the name say; `None` without them.
     pub switched: Option<bool>,

@@ -21,7 +21,6 @@ use crate::server::text;
 pub struct Machine {
     /// The server's process.
     pub pid: u32,
-    /// All memory.
     pub memory_bytes: u64,
     /// What can be had without swapping.
     pub available_bytes: u64,
@@ -69,13 +68,11 @@ pub struct Machine {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Its name.
     pub name: String,
     /// Its resident memory.
     pub resident_bytes: u64,
 }
 
-/// A disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Disk {
     /// Its name below `/sys/dev/block`, such as `254:0`.

@@ -402,7 +402,6 @@ pub struct Settings {
 /// Something that could not be seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unseen {
-    /// What.
     pub what: String,
     /// The statement, or the sentence, that says what would help.
     pub remedy: String,

@@ -43,7 +43,6 @@ const CONNECTIONS_SHARE: u64 = 4;
 pub struct Promise {
     /// The option that sets it.
     pub name: &'static str,
-    /// All of it, bytes.
     pub size_bytes: u64,
     /// What the server has not taken yet, bytes.
     pub left_bytes: u64,

@@ -25,7 +25,6 @@ pub struct Bounds {
     pub unit_bytes: u64,
     /// The least that the server can be set to while it runs, a multiple of the unit.
     pub least_bytes: u64,
-    /// The most.
     pub most_bytes: u64,
 }
 

@@ -26,7 +26,6 @@ const BUSY_HOLDER: Duration = Duration::from_secs(20);
 /// No idle holder is waited for within this time after one was ignored.
 const DISTRUST: Duration = Duration::from_secs(600);
 
-/// Its name.
 const NAME: &str = "tidepool_resize";
 
 /// What became of asking for it.

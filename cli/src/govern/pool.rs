@@ -5,8 +5,8 @@
 //! return at once and resize in a thread, by chunks, and report the
 //! progress in `Innodb_buffer_pool_resize_status`; we wait until that says that it is done.
 //!
-//! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its
-//! pages. Each step is taken under a [lock], so that no other program's step is under way.
+//! Before it makes itself smaller, MariaDB is [prepared](super::mariadb_shrink), so that it keeps
+//! its pages. Each step is taken under a [lock], so that no other program's step is under way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,7 +6,6 @@
 
 use tidepool_governor::Signal;
 
-/// A target size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeTarget {
     /// The size, bytes.

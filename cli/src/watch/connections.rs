@@ -29,7 +29,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-/// What is answered.
 pub type Answer = Response<String>;
 /// How an answer comes about.
 pub type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;

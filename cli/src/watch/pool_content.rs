@@ -15,7 +15,6 @@ const ROWS: usize = 100;
 pub struct Row {
     /// Database and table, as the server writes them.
     pub table: String,
-    /// Index.
     pub index: String,
     /// Cached.
     pub mb: f64,

@@ -73,7 +73,6 @@ impl RequestGuard {
         RequestGuard { hosts, proxies, token }
     }
 
-    /// The token.
     pub fn token(&self) -> &str {
         &self.token
     }

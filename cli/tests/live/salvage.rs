@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use serde_json::Value;
-use tidepool::format::node::Node;
+use tidepool::internals::node::Node;
 use tidepool_tests::server::{Options, Server};
 
 const ROWS: u32 = 10_000;
@@ -358,7 +358,7 @@ fn every_row_outside_of_damaged_pages_comes_back() {
         let leaf = Node::new(&pages[no]).unwrap();
         leaves += 1;
         for slot in 0..leaf.count() {
-            let entry = tidepool::format::entry::Entry::decode(leaf.payload(slot)).unwrap();
+            let entry = tidepool::internals::entry::Entry::decode(leaf.payload(slot)).unwrap();
             let mut next = entry.overflow().map_or(0, |long| long.first_page as usize);
             let mut is_lost = damaged.contains(&no);
             while next != 0 {

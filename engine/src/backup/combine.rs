@@ -28,6 +28,7 @@ use crate::redo::REDO_DIR;
 
 /// What was made of backups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CombineReport {
     /// Number of files with pages.
     pub files: usize,

@@ -58,7 +58,6 @@ pub struct Manifest {
     pub base: Option<[u8; 16]>,
     /// Bytes in a page.
     pub page_size: u32,
-    /// Its files.
     pub files: Vec<FileRow>,
 }
 

@@ -82,6 +82,7 @@ const RUNS_SINCE_BASE_MAX: u64 = 1 << 30;
 
 /// How far a backup is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes of tables and undo copied.
     pub copied_bytes: u64,
@@ -93,6 +94,7 @@ pub struct BackupProgress {
 
 /// What a finished backup holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
     /// Identifies it.
     pub id: [u8; 16],

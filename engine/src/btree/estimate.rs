@@ -31,7 +31,6 @@ pub struct TreeStatistics {
     pub depth: usize,
     /// Leaves; exact up to two levels.
     pub leaf_pages: u64,
-    /// Entries.
     pub entries: u64,
     /// Bytes that entries and their slots take in the leaves.
     pub entry_bytes: u64,

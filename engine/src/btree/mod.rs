@@ -53,9 +53,8 @@ pub(crate) mod split;
 mod structure;
 
 pub use crate::format::node::{Seek, max_key_len, max_payload_len};
-pub use estimate::TreeStatistics;
 pub use hint::LeafHint;
-pub use leaf::{LeafHandle, LeafMut, LeafRef};
+pub use leaf::{LeafMut, LeafRef};
 pub use load::Loader;
 
 use crate::env::Env;

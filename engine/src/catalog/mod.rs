@@ -194,7 +194,6 @@ impl Catalog {
         Ok(())
     }
 
-    /// Its tree.
     pub fn tree(&self) -> &VersionedTree {
         &self.tree
     }

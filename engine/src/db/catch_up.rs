@@ -290,7 +290,6 @@ enum Edited {
     Unexpected,
 }
 
-/// The edits of one key.
 #[derive(Default)]
 struct KeyEdits {
     key: Vec<u8>,

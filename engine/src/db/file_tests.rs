@@ -686,7 +686,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     db.close().unwrap();
     drop(db);
     let db = open(&sim);
-    assert_eq!(db.open_table("a").unwrap().unreachable_pages().unwrap(), []);
+    assert_eq!(db.open_table("a").unwrap().unreachable_pages().unwrap(), [] as [u32; 0]);
     db.close().unwrap();
 }
 
@@ -829,7 +829,7 @@ fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
         drop((trx, cursor));
         let report = table.check(&db, &mut |_| true).unwrap();
         assert!(report.is_clean(), "{:?}", report.problems);
-        assert_eq!(table.unreachable_pages().unwrap(), [], "{name}");
+        assert_eq!(table.unreachable_pages().unwrap(), [] as [u32; 0], "{name}");
     }
     db.close().unwrap();
 }

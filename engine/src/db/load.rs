@@ -49,7 +49,6 @@ enum Filling {
     InOrder(Loader),
     /// Entries that came in any order wait to be sorted.
     Sorting(Sorter),
-    /// All.
     Built,
 }
 

@@ -45,7 +45,7 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
     let report = table.check(&db, &mut |_| true).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     assert_eq!(report.indexes[0].entries, 2000);
-    assert_eq!(table.unreachable_pages().unwrap(), []);
+    assert_eq!(table.unreachable_pages().unwrap(), [] as [u32; 0]);
     let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
     for n in 0..2000u32 {

@@ -540,7 +540,11 @@ fn check_settled(db: &Db, model: &mut Model, seed: u64) {
         assert!(report.is_clean(), "seed {seed}: {:?}", report.problems);
         let marked: u64 = report.indexes.iter().map(|index| index.delete_marked).sum();
         assert_eq!(marked, 0, "seed {seed}: delete-marks are left");
-        assert_eq!(table.unreachable_pages().unwrap(), [], "seed {seed}: leaked pages of {name}");
+        assert_eq!(
+            table.unreachable_pages().unwrap(),
+            [] as [u32; 0],
+            "seed {seed}: leaked pages of {name}"
+        );
     }
     let mut undo = vec![0, 1];
     undo.extend(trx_system.undo.pages().unwrap());

@@ -30,7 +30,6 @@ enum Registered {
 
 /// Whether there is a space, as undo asks.
 pub enum FoundSpace {
-    /// It is there.
     Space(Arc<Space>),
     /// The catalog has a table there, whose file is missing.
     FileMissing,

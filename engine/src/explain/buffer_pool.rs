@@ -9,6 +9,7 @@ use crate::db::Db;
 
 /// The state of the buffer pool at one moment.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct BufferPoolReport {
     /// `idle`, `growing`, `shrinking` or `stuck`.
     pub state: &'static str,
@@ -57,6 +58,7 @@ pub struct BufferPoolReport {
 
 /// A decision about the pool's size.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryDecision {
     /// When it was taken.
     pub taken_at: SystemTime,

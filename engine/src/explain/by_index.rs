@@ -36,6 +36,7 @@ pub enum Owner {
 
 /// Pages in memory of one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CachedIndex {
     /// Whose.
     pub owner: Owner,

@@ -15,6 +15,7 @@ const STATEMENT_SHOWN: usize = 300;
 
 /// A circle of transactions that waited for one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeadlockReport {
     /// Which one since the open, from 1.
     pub number: u64,
@@ -27,6 +28,7 @@ pub struct DeadlockReport {
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeadlockedTransaction {
     /// As [`TransactionReport::id`](super::TransactionReport::id).
     pub id: u64,

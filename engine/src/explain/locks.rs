@@ -14,6 +14,7 @@ const MEMORY_MAX_BYTES: usize = 16 << 20;
 
 /// A lock that is held or waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockReport {
     /// Unique among these, except by chance.
     pub id: String,
@@ -33,6 +34,7 @@ pub struct LockReport {
 
 /// All locks at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LocksReport {
     /// In order of tree, key, and place in the queue.
     pub locks: Vec<LockReport>,

@@ -20,6 +20,7 @@ pub mod locks;
 pub mod table_files;
 pub mod transactions;
 
+pub use crate::lock::report::Covers;
 pub use buffer_pool::{BufferPoolReport, MemoryDecision};
 pub use by_index::{CachedIndex, Owner};
 pub use deadlock::{DeadlockReport, DeadlockedTransaction};

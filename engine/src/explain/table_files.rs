@@ -9,6 +9,7 @@ use crate::table::FileUsage;
 
 /// The file of one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TableFile {
     /// The table.
     pub table: String,

@@ -24,6 +24,7 @@ pub enum TransactionState {
 
 /// A transaction at one moment.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TransactionReport {
     /// Its id; before its first write a number above all ids.
     pub id: u64,

@@ -17,7 +17,7 @@
 //! a roll pointer to nowhere. Whatever replaces or deletes it has a header of 13 bytes again, and
 //! so may need room that the leaf does not have; the undo record of the change names the settled
 //! version as the one before, and a rollback brings it back. Entries become settled when their leaf
-//! is full (`settle`), or are born so where no reader can see the time before them ([`crate::db`]:
+//! is full (`settle`), or are born so where no reader can see the time before them (`crate::db`:
 //! indexes added in place, tables that are filled before they are seen).
 //!
 //! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being
@@ -84,7 +84,7 @@ impl RollPointer {
 pub struct Entry<'a> {
     /// [`DELETED`], [`OVERFLOW`], [`SETTLED`].
     pub flags: u8,
-    /// Who wrote this version; [`TrxId::NONE`] if it is settled.
+    /// Who wrote this version; `TrxId::NONE` if it is settled.
     pub trx_id: TrxId,
     /// Where the version before is; nowhere if this one is settled.
     pub roll: RollPointer,

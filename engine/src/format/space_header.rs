@@ -56,7 +56,6 @@ pub struct SpaceHeader {
     pub format_version: u32,
     /// Page size, bytes.
     pub page_size: u32,
-    /// Space id.
     pub space_id: u32,
     /// Flags: [`ROWS_SETTLED`].
     pub flags: u32,

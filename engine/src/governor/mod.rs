@@ -92,9 +92,7 @@ pub struct GovernorReport {
     pub target_bytes: u64,
     /// What the limit that binds still allowed at the last reading, if any could be read.
     pub room_bytes: Option<u64>,
-    /// That limit.
     pub limit_bytes: Option<u64>,
-    /// Whose limit it is.
     pub limit_place: String,
     /// What is left free below it.
     pub headroom_bytes: u64,

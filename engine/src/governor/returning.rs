@@ -51,7 +51,6 @@ impl Returning {
         self.surplus.ceiling_bytes()
     }
 
-    /// Why.
     pub(super) fn why(&self) -> &str {
         &self.why
     }

@@ -4,6 +4,7 @@ use tidepool_pool::Lsn;
 
 /// All that was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The redo log.
     pub log: LogReport,
@@ -22,6 +23,7 @@ pub struct Report {
 
 /// What was found of the redo log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogReport {
     /// Where recovery begins; unknown if the control file can't be read.
     pub checkpoint: Option<Lsn>,
@@ -36,6 +38,7 @@ pub struct LogReport {
 
 /// What was found of a file that holds pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileReport {
     /// Relative to the data directory.
     pub file: String,
@@ -60,6 +63,7 @@ pub struct FileReport {
 
 /// A page that is broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DamagedPage {
     /// Its number.
     pub page: u32,
@@ -69,6 +73,7 @@ pub struct DamagedPage {
 
 /// What was found of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TableReport {
     /// Its name.
     pub name: String,
@@ -86,6 +91,7 @@ pub struct TableReport {
 
 /// What was counted in an index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexReport {
     /// Its name.
     pub name: String,

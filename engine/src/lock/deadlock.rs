@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use super::owner::Owner;
 use crate::csn::TrxId;
 
-/// As many are kept.
 const KEPT: usize = 32;
 
 /// A circle of waits.

@@ -52,7 +52,6 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The owner.
     pub fn owner(&self) -> &Arc<Owner> {
         match self {
             Holder::Writer(owner) | Holder::Compact(owner) => owner,
@@ -327,6 +326,7 @@ impl KeyLocks {
     }
 
     /// Whether nothing is locked.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

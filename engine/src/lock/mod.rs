@@ -151,7 +151,6 @@ pub struct Locks {
     pub(crate) deadlocks: deadlock::Deadlocks,
     failure: Arc<Failure>,
     sleepers: Arc<Sleepers>,
-    /// Counters.
     pub counters: LockCounters,
 }
 

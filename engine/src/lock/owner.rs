@@ -167,7 +167,6 @@ impl Owner {
         self.session_number.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
     pub fn set_session_number(&self, number: u64) {
         self.session_number.store(number, Ordering::Relaxed);
     }

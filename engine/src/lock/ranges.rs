@@ -185,6 +185,7 @@ impl RangeLocks {
     }
 
     /// Whether `owner` holds a range of at least this mode over `key`.
+    #[cfg(test)]
     pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
         self.count.load(Ordering::SeqCst) > 0
             && self.trees.lock().get(&tree).is_some_and(|owners| {

@@ -16,11 +16,9 @@ pub struct LockRecord {
     pub owner: Arc<Owner>,
     /// In which tree.
     pub tree: u32,
-    /// How.
     pub mode: LockMode,
     /// Whether it is held; else it is waited for.
     pub granted: bool,
-    /// What it covers.
     pub covers: Covers,
     /// Whom a request waits for, the first in the queue first.
     pub blockers: Vec<Arc<Owner>>,

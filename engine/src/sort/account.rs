@@ -11,7 +11,6 @@ const STEP_BYTES: u64 = 64 << 10;
 pub(crate) struct SortMemory(AtomicU64);
 
 impl SortMemory {
-    /// In bytes.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

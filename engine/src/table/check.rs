@@ -19,6 +19,7 @@ const LONG_VALUE_PROBLEMS_MAX: usize = 100;
 
 /// How far a check has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckProgress {
     /// Index being walked.
     pub index: usize,
@@ -28,6 +29,7 @@ pub struct CheckProgress {
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// For each index, what was counted in it up to the first problem.
     pub indexes: Vec<IndexCheck>,
@@ -37,6 +39,7 @@ pub struct CheckReport {
 
 /// What a check counted in an index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexCheck {
     /// Entries, the delete-marked ones included.
     pub entries: u64,

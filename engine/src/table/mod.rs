@@ -348,7 +348,6 @@ impl std::fmt::Debug for Table {
 pub(crate) struct TableUse(Arc<Table>);
 
 impl TableUse {
-    /// The table.
     pub fn table(&self) -> &Arc<Table> {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! Estimates for a query optimizer: sizes of the trees, and of key ranges. And what the table's file
-//! takes.
+//! Estimates for a query optimizer: sizes of the trees, and of key ranges. And what the table's
+//! file takes.
 
 use super::Table;
 use crate::error::Result;
@@ -9,8 +9,9 @@ use tidepool_pool::packed::PackedFile;
 
 /// Sizes of a table, from a sample of its pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TableStatistics {
-    /// Rows.
+    /// Rows, estimated.
     pub rows: u64,
     /// For each index.
     pub indexes: Vec<IndexStatistics>,
@@ -19,6 +20,7 @@ pub struct TableStatistics {
 /// What the file of a table takes on disk. Pages that were changed since they were last written
 /// count as they were then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileUsage {
     /// Length of the file, in bytes.
     pub file_bytes: u64,
@@ -47,10 +49,11 @@ impl FileUsage {
 
 /// Sizes of an index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexStatistics {
     /// Entries; those deleted but not purged are among them.
     pub entries: u64,
-    /// Leaf pages.
+    /// Leaf pages, estimated.
     pub leaf_pages: u64,
     /// Leaf pages, in bytes.
     pub data_size_bytes: u64,

@@ -54,7 +54,6 @@ pub struct Observed {
     pub session: u64,
     /// When it began; unknown for one that no session runs.
     pub started_at: Option<SystemTime>,
-    /// What it is at.
     pub phase: Phase,
     /// Its isolation level; unknown for one that no session runs.
     pub isolation: Option<Isolation>,
@@ -96,7 +95,6 @@ impl Activity {
         self.tables.store(tables as u64, Relaxed);
     }
 
-    /// It has ended.
     pub fn end(&self) {
         self.started_us.store(0, Relaxed);
     }

@@ -42,8 +42,7 @@ pub mod view;
 
 pub use crate::csn::{Csn, TrxId};
 pub use core::{Savepoint, TransactionCore};
-pub use system::{PurgeExclusion, TrxSystem};
-pub use view::ReadView;
+pub use system::TrxSystem;
 
 /// Isolation levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -253,11 +253,6 @@ impl TrxSystem {
         Ok(system)
     }
 
-    /// The environment.
-    pub fn env(&self) -> &Arc<Env> {
-        &self.env
-    }
-
     /// Begins a transaction.
     pub fn begin(self: &Arc<Self>, options: TransactionOptions) -> TransactionCore {
         self.begin_interruptible(options, Arc::new(Interrupt::default()))

@@ -39,8 +39,5 @@ pub mod shrink;
 pub mod stream;
 mod trail;
 
-pub use log::UndoLog;
-pub use open::{Found, FoundLog};
-pub use record::{LogState, Record};
-pub use stream::Undo;
+pub use record::LogState;
 pub(crate) use stream::records_read_by_thread;

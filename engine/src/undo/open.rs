@@ -34,7 +34,6 @@ use crate::space;
 /// A log found when the undo space was opened.
 #[derive(Debug, Clone)]
 pub struct FoundLog {
-    /// Its stream.
     pub stream: u32,
     /// What it says.
     pub record: LogRecord,

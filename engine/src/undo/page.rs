@@ -102,7 +102,6 @@ impl DirectoryEntry {
 /// The fields of an undo page's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageHeader {
-    /// Stream.
     pub stream: u32,
     /// Page before.
     pub prev: u32,

@@ -35,7 +35,6 @@
 use crate::csn::TrxId;
 use crate::format::entry::{Entry, RollPointer, u64_from_6};
 
-/// Kinds of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -53,7 +52,6 @@ pub enum RecordKind {
     Xid = 6,
 }
 
-/// State of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LogState {
@@ -82,8 +80,6 @@ pub const MARKS_AT: usize = 3;
 pub const CHAIN_AT: usize = 4;
 /// Offset of the state in a log record; CSN and end follow the id.
 pub const LOG_STATE_AT: usize = 4;
-/// Offset of the CSN in a log record.
-pub const LOG_CSN_AT: usize = 11;
 /// Bytes of a log record.
 pub const LOG_RECORD_SIZE: usize = 27;
 /// Bytes of a record around its body.
@@ -98,7 +94,6 @@ pub struct Place<'a> {
     pub space: u32,
     /// Root page of the tree.
     pub root: u32,
-    /// Key.
     pub key: &'a [u8],
 }
 
@@ -111,16 +106,13 @@ pub struct Prior<'a> {
     pub trx_id: TrxId,
     /// The version before it.
     pub roll: RollPointer,
-    /// Its value.
     pub value: PriorValue<'a>,
 }
 
-/// A prior value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PriorValue<'a> {
     /// The same as the version that replaced it.
     Same,
-    /// All of it.
     Whole(&'a [u8]),
     /// `front` bytes of the newer value, then these, then the last `back` bytes of the newer value.
     Middle {
@@ -158,7 +150,6 @@ impl PriorValue<'_> {
 /// The state of a log and what goes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecord {
-    /// State.
     pub state: LogState,
     /// Whose log it is.
     pub trx_id: TrxId,
@@ -197,7 +188,6 @@ pub struct Record<'a> {
     pub start: usize,
     /// Length of the whole.
     pub len: usize,
-    /// Marks.
     pub marks: u8,
     /// The chain field; 0 = nothing to free, or no such field.
     pub chain: u32,

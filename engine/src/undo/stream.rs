@@ -386,7 +386,6 @@ impl Undo {
 /// A committed log at the head of its stream.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLog {
-    /// Stream.
     pub stream: u32,
     /// Where it begins.
     pub start: RollPointer,

@@ -35,7 +35,6 @@ pub(super) enum ReadLock {
     Held,
     /// Locked by another, and the reader skips what is locked.
     Skip,
-    /// To be waited for.
     Wait(Obstacle),
 }
 

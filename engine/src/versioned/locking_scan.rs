@@ -30,7 +30,6 @@ pub struct LockRequest {
 /// An entry that a locking read gives. Its memory is used again.
 #[derive(Debug, Clone, Default)]
 pub struct LockedEntry {
-    /// Its key.
     pub key: Vec<u8>,
     /// The newest version's value.
     pub value: Vec<u8>,

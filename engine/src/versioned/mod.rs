@@ -93,11 +93,6 @@ impl VersionedTree {
         &self.tree
     }
 
-    /// Position in the table's definition.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
     fn id(&self) -> u32 {
         self.tree.id()
     }

@@ -48,7 +48,7 @@ pub struct ReadRequest<'a> {
 /// What a read gives of an entry's value.
 #[derive(Debug)]
 pub enum ReadValue<'a> {
-    /// All of it.
+    /// The whole value, in place of what the vector holds.
     Whole(&'a mut Vec<u8>),
     /// Of a value too long for a page, only what the entry itself holds of it (up to 256 bytes):
     /// the rest is on pages that are not read. Reads that lock give the whole value, and so do

@@ -226,8 +226,9 @@ pub enum LongValues {
     /// All of them.
     #[default]
     Whole,
-    /// Only what the entries hold of them, up to 256 bytes ([`Batch::is_cut`]). Reads at READ
-    /// UNCOMMITTED give all of them, which could not be had later.
+    /// Only what the entries hold of them, up to 256 bytes
+    /// ([`Cursor::is_cut`](crate::Cursor::is_cut)). Reads at READ UNCOMMITTED give all of them,
+    /// which could not be had later.
     Prefix,
 }
 

@@ -25,7 +25,6 @@ pub enum Peek {
     Locked,
     /// An entry that another transaction has locked, in the version committed last.
     Committed,
-    /// The end.
     End,
 }
 

@@ -16,7 +16,6 @@ pub use postgres_protocol::PostgresClient;
 /// A value that goes to a server or comes from it. Decimals are text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// NULL.
     Null,
     /// An integer of any width.
     Int(i64),

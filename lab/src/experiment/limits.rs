@@ -46,7 +46,6 @@ enum Order {
     CeilingFirst,
 }
 
-/// A case.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     order: Order,

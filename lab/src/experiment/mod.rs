@@ -22,7 +22,6 @@ pub mod swap;
 pub mod traces;
 pub mod warm;
 
-/// An experiment.
 #[derive(Debug)]
 pub struct Experiment {
     /// Its name on the command line and in results.

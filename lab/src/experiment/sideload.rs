@@ -52,7 +52,6 @@ pub(crate) const CONTENT: &str = "content_mib ";
 /// What happens beside the OLTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// Nothing.
     Nothing,
     /// A dump of the big table, and no OLTP: beside nothing.
     DumpAlone,

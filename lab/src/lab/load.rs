@@ -27,7 +27,6 @@ pub struct Takes {
     pub threads: bool,
     /// Seconds of measuring.
     pub seconds: bool,
-    /// Warehouses.
     pub warehouses: bool,
 }
 

@@ -18,7 +18,6 @@ pub struct Plan {
     pub experiment: &'static str,
     /// Which of its cases.
     pub scenario: String,
-    /// The engine.
     pub engine: Engine,
     /// What differs from its defaults, for people.
     pub variant: String,

@@ -12,7 +12,6 @@ const PAGE_BYTES: u64 = 4096;
 pub struct DiskBytes {
     /// Read, pages read back from swap space included.
     pub read: u64,
-    /// Written.
     pub written: u64,
 }
 

@@ -37,13 +37,11 @@ pub trait Policy {
 /// What a replay counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Requests in all.
     pub requests: u64,
     /// Requests of the trace's foreground (see [`Request::scan`]).
     pub foreground: u64,
     /// Misses in all: pages read. A page that is made anew is not read.
     pub misses: u64,
-    /// Misses of the foreground.
     pub foreground_misses: u64,
 }
 

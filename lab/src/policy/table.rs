@@ -49,7 +49,6 @@ pub fn make(name: &str, capacity: usize, trace: &Trace) -> Option<Box<dyn Policy
 pub enum Size {
     /// Percent of the pages that the trace touches.
     Percent(f64),
-    /// Pages.
     Pages(usize),
 }
 

@@ -17,7 +17,6 @@ const OURS: &str = "tidepool";
 /// A requirement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The experiment.
     pub experiment: String,
     /// What is required.
     pub what: String,

@@ -26,14 +26,11 @@ pub mod svg;
 
 use bounds::Row;
 
-/// What was written.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// The page.
     pub page: PathBuf,
     /// Requirements that are met, and all that were measured.
     pub met: (usize, usize),
-    /// Charts.
     pub charts: usize,
 }
 

@@ -15,7 +15,6 @@ const GROUP_GAP: f64 = 11.0;
 /// A picture of an experiment.
 #[derive(Debug)]
 pub struct Overview {
-    /// The experiment.
     pub experiment: String,
     /// For a file's name.
     pub name: String,

@@ -77,7 +77,6 @@ pub enum Anchor {
     Start,
     /// Is centred there.
     Middle,
-    /// Ends there.
     End,
 }
 
@@ -132,7 +131,6 @@ impl Svg {
         );
     }
 
-    /// A text.
     pub fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",

@@ -12,7 +12,6 @@ pub enum Type {
     Plain(String),
     /// A struct, by the name that it has in its language.
     Named(String),
-    /// A pointer.
     Pointer {
         /// What it points to.
         to: Box<Type>,
@@ -37,7 +36,6 @@ pub struct Signature {
 /// Everything that an interface declares, by name.
 #[derive(Debug, Default)]
 pub struct Interface {
-    /// Functions.
     pub functions: BTreeMap<String, Signature>,
     /// Structs with known fields: names (empty in a tuple struct) and types, in order.
     pub structs: BTreeMap<String, Vec<(String, Type)>>,

@@ -115,7 +115,6 @@ pub(super) struct Saved {
     pub(super) seconds: f64,
 }
 
-/// The curve.
 pub(super) struct Curve {
     config: ReplacementConfig,
     points: Vec<Point>,

@@ -28,6 +28,7 @@ pub const SIZE_FACTORS: [f64; 9] = [0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 
 
 /// What the pool would do at other sizes, from the last minutes' requests.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Advice {
     /// By size, ascending: [`SIZE_FACTORS`].
     pub rows: Vec<AdviceRow>,
@@ -44,6 +45,7 @@ pub struct Advice {
 
 /// One size.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct AdviceRow {
     /// Bytes of frames.
     pub size_bytes: u64,

@@ -65,7 +65,6 @@ struct FreeList {
     waiting: u32,
 }
 
-/// All frames.
 pub(crate) struct Frames {
     memory: Mapping,
     /// Offset of the first frame in `memory`: frames are aligned to extents.

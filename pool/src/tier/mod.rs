@@ -105,7 +105,6 @@ pub struct TierStats {
     pub images: u64,
     /// Bytes of these.
     pub image_bytes: u64,
-    /// Bytes of the index.
     pub index_bytes: u64,
     /// Accesses to absent pages that found the image here.
     pub hits: u64,
@@ -119,7 +118,6 @@ pub struct TierStats {
     pub dropped: u64,
 }
 
-/// The tier.
 pub(crate) struct Tier {
     shards: Box<[Mutex<Shard>]>,
     /// A [`CompressedTier`].

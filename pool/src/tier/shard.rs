@@ -122,7 +122,6 @@ impl Shard {
         self.number
     }
 
-    /// How many frames it has.
     pub(super) fn frames(&self) -> usize {
         self.frames.len()
     }

@@ -130,7 +130,6 @@ impl<'a> Slab<'a> {
         self.set(POSITION, position);
     }
 
-    /// How many images there are.
     pub(super) fn images(&self) -> usize {
         self.get(IMAGES)
     }

@@ -46,7 +46,6 @@ pub struct Trace {
     pub name: String,
     /// The pages that it speaks of.
     pub sample: Sample,
-    /// The requests.
     pub requests: Vec<TraceRequest>,
 }
 

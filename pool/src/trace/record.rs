@@ -39,9 +39,7 @@ impl Default for TraceOptions {
 pub struct TraceStatus {
     /// The file.
     pub path: PathBuf,
-    /// Requests in it.
     pub requests: u64,
-    /// Bytes of it.
     pub bytes: u64,
     /// Requests left out because they came faster than they could be written.
     pub dropped: u64,

@@ -85,7 +85,6 @@ impl Segments {
         }
     }
 
-    /// How many there are.
     pub fn count(&self) -> u32 {
         self.rows.len() as u32
     }

@@ -12,11 +12,9 @@ const CLASSES: usize = 32;
 /// A segment to be emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
-    /// The segment.
     pub segment: u32,
     /// Units of it in use: what must be moved.
     pub live_units: u32,
-    /// Units that it has.
     pub units: u32,
     /// Runs of the file since the newest one in it.
     pub age: u64,

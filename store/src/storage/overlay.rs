@@ -302,7 +302,6 @@ impl Storage for OverlayStorage {
     }
 }
 
-/// A file of the overlay.
 struct OverlayFile {
     name: String,
     content: Arc<Content>,

@@ -58,7 +58,6 @@ pub struct LoopOptions {
     /// Seeds the load, the moments of the crashes, and the server's options; an even one has a
     /// binary log.
     pub seed: u64,
-    /// The engine.
     pub engine: Engine,
     /// The longest load before a crash.
     pub load_ms_max: u64,

@@ -3,7 +3,6 @@
 use mysql::Conn;
 use mysql::prelude::Queryable;
 
-/// The database.
 pub const DATABASE: &str = "crash";
 /// The accounts that all workers transfer between.
 pub const ACCOUNTS: u32 = 10;

@@ -77,7 +77,6 @@ const E_ROWS: &str = "INSERT INTO e SELECT seq, 8 FROM seq_100_to_150";
 const TRIGGER: &str = "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET NEW.b = NEW.b + 1";
 const SEQUENCE: &str = "CREATE SEQUENCE s START WITH 5 ENGINE={E}";
 
-/// All cases.
 pub const CASES: &[Case] = &[
     definition("create", &[], &[T]),
     definition(

@@ -14,7 +14,6 @@ use super::Setting;
 /// A fault that is not the engine's.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// The case.
     pub case: &'static str,
     /// A part of the setting's text: it is shown only there.
     pub setting: &'static str,

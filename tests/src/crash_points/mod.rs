@@ -43,7 +43,6 @@ pub enum Crash {
     PowerCut,
 }
 
-/// The binary log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryLog {
     /// None.

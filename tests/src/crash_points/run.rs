@@ -24,11 +24,9 @@ const ACKNOWLEDGED: &str = "after the statement";
 /// Which crash points are tried.
 #[derive(Clone, Debug)]
 pub enum Choice {
-    /// All.
     All,
     /// Only calls whose trace line contains one of these.
     Containing(Vec<String>),
-    /// Every nth.
     EveryNth(usize),
 }
 

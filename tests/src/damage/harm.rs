@@ -141,7 +141,6 @@ impl Harm {
 pub struct Damage {
     /// The file, below the engine's directory.
     pub file: String,
-    /// What it is for.
     pub kind: FileKind,
     /// What is done to it.
     pub harm: Harm,

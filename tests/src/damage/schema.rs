@@ -23,7 +23,6 @@ use super::Ending;
 use crate::server::Server;
 use crate::sql::row_text;
 
-/// The database.
 pub const DATABASE: &str = "damage";
 
 /// The prepared transaction.
@@ -31,7 +30,6 @@ pub const XA_NAME: &str = "'damaged'";
 
 /// What a table is asked for: its name, and a query for each of its indexes.
 pub struct Asked {
-    /// The table.
     pub table: &'static str,
     /// Queries, each of which reads one index to its end.
     pub queries: &'static [&'static str],

@@ -67,7 +67,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// One line.
     pub fn line(&self) -> String {
         match self.faults.is_empty() {
             true => self.verdict.name().into(),

@@ -10,29 +10,23 @@ pub enum Kind {
     Integer {
         /// 8, 16, 24, 32, 64.
         bits: u32,
-        /// UNSIGNED.
         unsigned: bool,
     },
     /// DECIMAL(digits, scale).
     Decimal {
-        /// All digits.
         digits: usize,
         /// Of these, behind the point.
         scale: usize,
-        /// UNSIGNED.
         unsigned: bool,
     },
     /// FLOAT, DOUBLE.
     Float {
-        /// DOUBLE.
         double: bool,
     },
-    /// BIT(bits).
     Bit {
         /// 1 … 64.
         bits: u32,
     },
-    /// DATE.
     Date,
     /// TIME(fraction).
     Time,
@@ -40,11 +34,9 @@ pub enum Kind {
     DateTime,
     /// TIMESTAMP(fraction).
     Timestamp,
-    /// YEAR.
     Year,
     /// CHAR, VARCHAR, the TEXT family.
     Text {
-        /// The collation.
         collation: Collation,
         /// In characters.
         length: usize,
@@ -58,20 +50,14 @@ pub enum Kind {
         /// TINYBLOB … LONGBLOB.
         blob: bool,
     },
-    /// ENUM.
     Enum {
         /// The members' literals.
         members: Vec<String>,
     },
-    /// SET.
     Set,
-    /// JSON.
     Json,
-    /// UUID.
     Uuid,
-    /// INET6.
     Inet6,
-    /// INET4.
     Inet4,
     /// GEOMETRY and its subtypes.
     Geometry,
@@ -80,7 +66,6 @@ pub enum Kind {
 /// How a generated column comes to its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generated {
-    /// The expression.
     pub expression: String,
     /// STORED, or VIRTUAL.
     pub stored: bool,
@@ -89,7 +74,6 @@ pub struct Generated {
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// The name.
     pub name: String,
     /// The family.
     pub kind: Kind,
@@ -101,7 +85,6 @@ pub struct Column {
     pub attributes: String,
     /// A generated column.
     pub generated: Option<Generated>,
-    /// AUTO_INCREMENT.
     pub auto_increment: bool,
     /// Literals that the column takes as they are, without a warning.
     pub pool: Vec<String>,

@@ -221,7 +221,6 @@ pub fn truncate(table: &Table) -> (Statement, Change) {
     (statement, Change::Replace(table.name.clone(), empty))
 }
 
-/// DROP TABLE.
 pub fn drop_table(table: &Table) -> (Statement, Change) {
     let statement = Statement::plain(format!("DROP TABLE {}", table.name));
     (statement, Change::Remove(table.name.clone()))

@@ -26,11 +26,9 @@ pub struct Part {
 /// An index. The primary key's name is PRIMARY.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// The name.
     pub name: String,
     /// UNIQUE, or the primary key.
     pub unique: bool,
-    /// The parts.
     pub parts: Vec<Part>,
 }
 
@@ -72,12 +70,9 @@ impl Part {
     }
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The name.
     pub name: String,
-    /// The columns.
     pub columns: Vec<Column>,
     /// The indexes; the primary key comes first, if there is one.
     pub indexes: Vec<Index>,
@@ -93,9 +88,7 @@ pub struct Table {
     pub foreign_engine: bool,
     /// WITH SYSTEM VERSIONING.
     pub versioned: bool,
-    /// PARTITION BY.
     pub partitions: Option<Partitions>,
-    /// PERIOD FOR.
     pub period: Option<Period>,
     /// The next number that no row has.
     pub next_id: u64,

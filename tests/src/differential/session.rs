@@ -20,7 +20,6 @@ pub enum Answer {
     Rows {
         /// Type codes of the protocol.
         types: Vec<u8>,
-        /// The rows.
         rows: Vec<Row>,
     },
     /// Success without rows.
@@ -57,7 +56,6 @@ pub struct Warning {
 /// What a statement gave, with its warnings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The answer.
     pub answer: Answer,
     /// The warnings, the error among them.
     pub warnings: Vec<Warning>,

@@ -5,7 +5,6 @@ use super::column::Column;
 use super::schema::{Index, Table};
 use super::statement::Statement;
 
-/// The statements.
 pub fn statements(table: &Table) -> Vec<Statement> {
     let (name, list) = (&table.name, table.select_list());
     let mut statements = vec![

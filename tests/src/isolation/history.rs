@@ -45,7 +45,6 @@ impl Level {
     /// All of them, the weakest first.
     pub const ALL: [Level; 3] = [Level::ReadCommitted, Level::RepeatableRead, Level::Serializable];
 
-    /// As SQL has it.
     pub fn sql(self) -> &'static str {
         match self {
             Level::ReadCommitted => "READ COMMITTED",
@@ -89,9 +88,7 @@ pub struct Row {
 /// The rows of one table that a read asks for: a set of keys and a set of buckets, bit by bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// The table.
     pub table: u8,
-    /// Keys.
     pub keys: u32,
     /// Buckets; all of them if the read does not ask.
     pub buckets: u32,
@@ -146,7 +143,6 @@ pub enum Follows {
 pub struct Write {
     /// Where.
     pub key: Key,
-    /// Its id.
     pub id: WriteId,
     /// The row's bucket from now on; none: the row is deleted.
     pub bucket: Option<u8>,
@@ -165,7 +161,6 @@ pub enum Kind {
     Failed,
     /// START TRANSACTION WITH CONSISTENT SNAPSHOT.
     Snapshot,
-    /// SAVEPOINT.
     Savepoint,
     /// ROLLBACK TO SAVEPOINT: all writes since the savepoint are undone.
     BackToSavepoint,
@@ -180,7 +175,6 @@ pub struct Step {
     pub sql: String,
     /// See there.
     pub kind: Kind,
-    /// What it read.
     pub reads: Vec<Read>,
     /// What it wrote.
     pub writes: Vec<Write>,
@@ -200,7 +194,6 @@ pub enum Outcome {
 /// A transaction, or a statement that is one by itself.
 #[derive(Clone, Debug)]
 pub struct Transaction {
-    /// Who.
     pub session: u32,
     /// At which level.
     pub level: Level,
@@ -218,7 +211,6 @@ pub struct Transaction {
 /// that it left.
 #[derive(Clone, Debug, Default)]
 pub struct AfterCrash {
-    /// All rows there are.
     pub rows: Vec<Row>,
     /// Transactions (numbers in the history) that left a mark, if they were to leave one.
     pub marked: HashSet<usize>,
@@ -231,7 +223,6 @@ pub struct AfterCrash {
 pub struct History {
     /// The rows at the beginning; the keys that are not among them have none.
     pub initial: Vec<Row>,
-    /// All transactions.
     pub transactions: Vec<Transaction>,
     /// If the server was killed at the end: what was there after its recovery.
     pub after_crash: Option<AfterCrash>,

@@ -120,7 +120,6 @@ impl Settings {
 /// What a run did.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Rounds.
     pub rounds: u64,
     /// Of these, the ones that ended with SIGKILL.
     pub kills: u64,

@@ -51,7 +51,6 @@ pub enum Why {
     Time,
 }
 
-/// A moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// Whose; none: of the clock.

@@ -25,11 +25,8 @@ pub enum Seen {
 pub struct Observation {
     /// The reader.
     pub transaction: usize,
-    /// Its step.
     pub step: usize,
-    /// The key.
     pub key: Key,
-    /// What was there.
     pub seen: Seen,
     /// Whether the row was locked.
     pub locking: bool,

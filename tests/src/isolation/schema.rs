@@ -11,11 +11,8 @@ use mysql::{Conn, Value};
 use super::history::{Key, Row, WriteId};
 use crate::differential::dice::Dice;
 
-/// The database.
 pub const DATABASE: &str = "isolation";
-/// Tables.
 pub const TABLES: u8 = 2;
-/// Buckets.
 pub const BUCKETS: u8 = 5;
 /// Keys in each table, at most.
 pub const KEYS: u8 = 10;

@@ -36,7 +36,6 @@ pub enum Storage {
 
 /// How the bytes of a column are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the types")]
 pub enum Kind {
     Other,
     Integer,
@@ -93,7 +92,6 @@ pub struct Column {
 
 /// How a part of a key is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "as in key_part.h")]
 pub enum Image {
     Raw,
     Unsigned,

@@ -7,10 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::description::{Column, Kind};
 use super::hex;
 
-/// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// NULL.
     Null,
     /// Digits that SQL takes without quotes.
     Number(String),

@@ -13,7 +13,6 @@ use crate::offline::rows::description::ForeignKey;
 /// A table's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableName {
-    /// As the engine has it.
     pub engine: String,
 }
 

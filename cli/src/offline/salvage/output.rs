@@ -27,10 +27,8 @@ SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';
 SET foreign_key_checks = 0, unique_checks = 0, check_constraint_checks = 0;
 ";
 
-/// What was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Written {
-    /// The files.
     pub files: Vec<PathBuf>,
     /// Rows in them, as values.
     pub rows: u64,

@@ -19,7 +19,6 @@ pub struct Outcome {
     pub level: ForceRecovery,
     /// What of the catalog could not be read.
     pub catalog: Salvaged,
-    /// The tables.
     pub tables: Vec<Table>,
     /// Tables that were asked for, and are not there.
     pub missing: Vec<String>,
@@ -27,13 +26,11 @@ pub struct Outcome {
 
 /// What came of a table.
 pub struct Table {
-    /// Its name.
     pub name: TableName,
     /// Number of its space.
     pub space: u32,
     /// What could be read, and what not.
     pub found: Salvaged,
-    /// What was written.
     pub written: Written,
     /// Why its rows are written as bytes.
     pub why_not: Option<String>,
@@ -54,7 +51,7 @@ impl Outcome {
 
 impl Table {
     fn file(&self) -> String {
-        tidepool::files::space_file_name(self.space)
+        tidepool::space_file_name(self.space)
     }
 
     /// A key as a person can read it: its first column, if that is a number.

@@ -4,7 +4,8 @@ mod concurrent;
 mod crash;
 mod nodes;
 
-use super::{Tree, TreeStatistics};
+use super::Tree;
+use super::estimate::TreeStatistics;
 use crate::env::Env;
 use crate::error::Result;
 use crate::format::{node, space_header};

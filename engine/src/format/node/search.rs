@@ -127,7 +127,6 @@ pub(crate) fn lower_start<V: PageView + ?Sized>(page: &V) -> Result<usize, Retry
     page.size().checked_sub(fences).ok_or(Retry)
 }
 
-/// The upper fence.
 pub(crate) fn copy_upper_fence<V: PageView + ?Sized>(page: &V) -> Result<Option<Vec<u8>>, Retry> {
     if page.u16_at(FLAGS)? & UPPER_UNBOUNDED != 0 {
         return Ok(None);

@@ -193,7 +193,7 @@ fn a_write_after_a_locking_read_of_another_entry_goes_where_it_belongs() {
     }
 }
 
-/// Figures, not a test: `cargo test --release -p tidepool locking_scan_figures -- --ignored
+/// Figures, not a test: `cargo test --release -p tidepool-engine locking_scan_figures -- --ignored
 /// --nocapture`.
 #[test]
 #[ignore = "measures"]

@@ -898,7 +898,7 @@ fn a_large_rollback_to_a_savepoint_keeps_its_locks_in_little_memory() {
     }
     assert_eq!(bytes(), before);
     trx.rollback_to(savepoint).unwrap();
-    assert_eq!(engine.system.status().key_locks, ROWS.into());
+    assert_eq!(engine.system.status().key_locks, u64::from(ROWS));
     let a_row = (bytes() - before) as f64 / f64::from(ROWS);
     assert!(a_row < 40.0, "{a_row} bytes a row");
 

@@ -205,7 +205,8 @@ fn a_bank_at_serializable_keeps_its_sum() {
     bank(Isolation::Serializable, Style::Strengthening);
 }
 
-/// Figures, not a test: `cargo test --release -p tidepool trx_figures -- --ignored --nocapture`.
+/// Figures, not a test: `cargo test --release -p tidepool-engine trx_figures -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn trx_figures() {

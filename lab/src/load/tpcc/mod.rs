@@ -26,7 +26,6 @@ pub use load::{Load, LoadOptions, Report};
 /// faster.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Warehouses.
     pub warehouses: u32,
     /// Districts of each warehouse.
     pub districts: u32,

@@ -10,9 +10,7 @@ use super::{PART_ROWS, ROW_BYTES};
 /// Images, and bytes of them in whole units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// How many.
     pub images: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 

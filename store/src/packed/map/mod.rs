@@ -78,7 +78,6 @@ impl Tree {
     }
 }
 
-/// The map.
 #[derive(Default)]
 pub struct Map {
     trees: BTreeMap<u32, Tree>,

@@ -1,7 +1,8 @@
 //! How long commits wait, and how many share a sync: threads that each change a page and flush the
 //! log.
 //!
-//! `cargo run --release --example commit_latency -- <directory> [threads] [seconds] [bytes] [mode]`
+//! `cargo bench -p tidepool-engine --bench commit_latency -- <directory> [threads] [seconds]
+//! [bytes] [mode]`
 //!
 //! `mode`: 1 = write and sync at each commit (default), 2 = write only, 0 = neither.
 
@@ -9,17 +10,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidepool::env::{Env, EnvOptions};
-use tidepool::files::FIRST_TABLE_SPACE;
-use tidepool::mtr::Mtr;
-use tidepool::page_op::PageOp;
+use tidepool::internals::{Env, EnvOptions, FIRST_TABLE_SPACE, Mtr, PageOp};
 use tidepool_pool::storage::{FileOptions, FileStorage};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 
 const PAGES_PER_THREAD: u32 = 500;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    // Cargo adds `--bench`.
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let number = |i: usize, default| args.get(i).map_or(Ok(default), |text| text.parse::<usize>());
     let dir = Path::new(args.first().ok_or("say in which directory")?);
     let (threads, seconds) = (number(1, 8)?, number(2, 5)?);

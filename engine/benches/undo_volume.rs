@@ -1,6 +1,6 @@
 //! What updates write, and what the engine's own two files take on the disk.
 //!
-//! `cargo run --release --example undo_volume -- <directory> [transactions]`
+//! `cargo bench -p tidepool-engine --bench undo_volume -- <directory> [transactions]`
 //!
 //! Each of four threads updates rows at random, one a transaction. First with no session that reads
 //! old versions, then beside a transaction that keeps all of them.
@@ -17,7 +17,8 @@ const VALUE_BYTES: usize = 200;
 const THREADS: u64 = 4;
 
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
+    // Cargo adds `--bench`.
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let dir = args.next().expect("the first argument names a directory");
     let transactions = args.next().map_or(2_000_000, |count| count.parse().expect("a number"));
     let dir = Path::new(&dir);

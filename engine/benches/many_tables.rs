@@ -1,8 +1,8 @@
 //! How long an open takes with many tables, after a clean shutdown.
 //!
-//! `cargo run --release --example many_tables -- DIRECTORY [tables]` (default: 10,000). Makes the
-//! tables, each with attachments as
-//! long as a server's files of a table, unless they are there, and opens the directory five times.
+//! `cargo bench -p tidepool-engine --bench many_tables -- DIRECTORY [tables]` (default: 10,000).
+//! Makes the tables, each with attachments as long as a server's files of a table, unless they are
+//! there, and opens the directory five times.
 
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ use tidepool::{Attachment, Db, IndexDef, Options, Result, TableDef};
 const ATTACHED: [usize; 2] = [1500, 700];
 
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
+    // Cargo adds `--bench`.
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let dir = args.next().expect("the first argument is a directory");
     let tables: usize = args.next().map_or(10_000, |count| count.parse().expect("a number"));
     let db = Db::open(&dir, Options::default())?;
