@@ -133,9 +133,34 @@ pub enum Error {
     /// An unrecoverable failure (a failed fsync, say) stopped all writing; restart to recover.
     #[error("the engine has stopped writing: {0}; restart the server to recover")]
     Crashed(String),
+    /// The database was closed ([`Db::close`](crate::Db::close)).
+    #[error("the database has been closed: open it again")]
+    Closed,
+    /// The table has fewer indexes.
+    #[error("table '{table}' has no index {index}: it has {count}, from 0")]
+    NoIndex {
+        /// The table's name.
+        table: String,
+        /// The position that was asked for.
+        index: usize,
+        /// How many indexes the table has.
+        count: usize,
+    },
     /// An option is out of range or inconsistent.
     #[error("invalid option: {0}")]
     InvalidOption(String),
+}
+
+impl Error {
+    /// Whether the same transaction may succeed if it is rolled back and run anew at once: it was
+    /// the victim of a deadlock, or others have changed what it read. A lock wait that timed out is
+    /// not among these, for the lock is still held.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Error::Deadlock | Error::RecordChanged | Error::TableChanged(_) | Error::MustRollback
+        )
+    }
 }
 
 /// What to do about a corrupt page of a file, with a colon before it; empty if `why` says it

@@ -1,39 +1,60 @@
 //! Tidepool: a transactional storage engine, embedded.
 //!
 //! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of
-//! others: ordered maps from byte keys to byte values. A [`Transaction`] reads and writes them with
-//! snapshots, row locks, savepoints and crash-safe commits; a [`Cursor`] reads an index in order.
+//! others: ordered maps from byte keys to byte values. [`Db::write`] and [`Db::read`] run
+//! transactions, with snapshots, row locks, savepoints and crash-safe commits.
+//!
+//! ```
+//! use tidepool::{Db, Options, TableDef};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path();
+//! let db = Db::open(dir, Options::default())?;
+//! let fruit = db.open_or_create_table("fruit", &TableDef::map())?;
+//! db.write(|trx| {
+//!     trx.put(&fruit, b"apple", b"red")?;
+//!     trx.put(&fruit, b"lemon", b"yellow")?;
+//!     trx.put(&fruit, b"plum", b"blue")
+//! })?;
+//! db.read(|trx| {
+//!     assert_eq!(trx.get(&fruit, b"apple")?.as_deref(), Some(&b"red"[..]));
+//!     let mut range = trx.range(&fruit, "b"..);
+//!     assert_eq!(range.next()?, Some((&b"lemon"[..], &b"yellow"[..])));
+//!     assert_eq!(range.next_back()?, Some((&b"plum"[..], &b"blue"[..])));
+//!     assert_eq!(range.next()?, None);
+//!     Ok(())
+//! })?;
+//! # db.close()?;
+//! # Ok::<(), tidepool::Error>(())
+//! ```
+//!
+//! [`Db::begin`] gives a [`Transaction`] that is committed by hand; [`Transaction::insert`],
+//! [`update`](Transaction::update), [`delete`](Transaction::delete) and
+//! [`read`](Transaction::read) act on any index, and a [`Cursor`] moves in both directions:
 //!
 //! ```
 //! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, ReadRequest, Seek, TableDef};
 //! use tidepool::TransactionOptions;
 //!
 //! # let dir = tempfile::tempdir().unwrap();
-//! # let dir = dir.path();
-//! let db = Db::open(dir, Options::default())?;
-//! let fruit = db.create_table("fruit", &TableDef::new([IndexDef::unique("name")]))?;
-//!
+//! # let db = Db::open(dir.path(), Options::default())?;
+//! let people = db.create_table("people", &TableDef::new([IndexDef::unique("id")]))?;
 //! let mut trx = db.begin(TransactionOptions::default());
-//! trx.insert(&fruit, 0, b"apple", b"red")?;
-//! trx.insert(&fruit, 0, b"lemon", b"yellow")?;
-//! trx.insert(&fruit, 0, b"plum", b"blue")?;
+//! trx.insert(&people, 0, b"7", b"Nora")?;
 //! trx.commit()?;
 //!
-//! let mut cursor = Cursor::new(fruit.clone(), 0, LockMode::None, LockWait::Wait);
-//! assert!(cursor.seek(&mut trx, b"b", Seek::AtOrAfter)?);
-//! assert_eq!((cursor.key(), cursor.value()), (&b"lemon"[..], &b"yellow"[..]));
-//! assert!(cursor.next(&mut trx)?);
-//! assert_eq!(cursor.key(), b"plum");
-//! assert!(!cursor.next(&mut trx)?);
+//! let mut cursor = Cursor::new(people.clone(), 0, LockMode::None, LockWait::Wait);
+//! assert!(cursor.seek(&mut trx, b"5", Seek::AtOrAfter)?);
+//! assert_eq!((cursor.key(), cursor.value()), (&b"7"[..], &b"Nora"[..]));
 //!
-//! trx.delete(&fruit, 0, b"lemon")?;
+//! trx.delete(&people, 0, b"7")?;
 //! trx.rollback()?;
-//! let mut color = Vec::new();
-//! let lemon = ReadRequest::new(b"lemon", &mut color);
-//! assert!(trx.read(&fruit, 0, lemon.locked(LockMode::Exclusive, LockWait::NoWait))?);
-//! assert_eq!(color, b"yellow");
-//! drop(trx);
-//! db.close()?;
+//! let mut name = Vec::new();
+//! let request = ReadRequest::new(b"7", &mut name);
+//! assert!(trx.read(&people, 0, request.locked(LockMode::Exclusive, LockWait::NoWait))?);
+//! assert_eq!(name, b"Nora");
+//! # drop(trx);
+//! # db.close()?;
 //! # Ok::<(), tidepool::Error>(())
 //! ```
 //!
@@ -101,7 +122,7 @@ pub use catalog::{
 };
 pub use db::{
     ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange,
-    ROW_BYTES_KEPT, RoundReport, Savepoint, Seek, TableLoad, Transaction,
+    ROW_BYTES_KEPT, Range, RoundReport, Savepoint, Seek, TableLoad, Transaction,
 };
 pub use error::{Error, Result};
 pub use files::{INCREMENT_MARK, UNFINISHED_MARK, space_file_name};

@@ -602,8 +602,7 @@ fn a_closed_database_says_so() {
     let mut trx = begin(&db);
     trx.insert(&table, 0, b"unfinished", b"").unwrap();
     db.close().unwrap();
-    let closed =
-        "the engine has stopped writing: it has been closed; restart the server to recover";
+    let closed = "the database has been closed: open it again";
     assert_eq!(trx.insert(&table, 0, b"k", b"").unwrap_err().to_string(), closed);
     assert_eq!(db.create_table("u", &def()).unwrap_err().to_string(), closed);
     assert_eq!(db.table_names().unwrap_err().to_string(), closed);

@@ -75,7 +75,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::Storage(_) | Error::Lost { .. } => TP_STORAGE,
         Error::Corrupt { .. } => TP_CORRUPT,
         Error::Format { .. } => TP_FORMAT,
-        Error::Crashed(_) => TP_CRASHED,
+        Error::Crashed(_) | Error::Closed => TP_CRASHED,
         Error::InvalidOption(_) => TP_INVALID,
         Error::TableChanged(_) => return TP_TABLE_CHANGED,
         _ => TP_OTHER,

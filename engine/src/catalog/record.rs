@@ -50,6 +50,11 @@ impl TableDef {
         Self { indexes: indexes.into_iter().collect(), metadata: Vec::new() }
     }
 
+    /// A table that is an ordered map: one index, the clustered one.
+    pub fn map() -> Self {
+        Self::new([IndexDef::unique("key")])
+    }
+
     /// Checks counts, lengths and names.
     pub fn validate(&self) -> Result<()> {
         let refuse = |why: String| Err(Error::InvalidOption(why));

@@ -116,9 +116,10 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// A cursor over one index of `table`, unpositioned. `lock` and `wait` say how it reads.
+    /// A cursor over one index of `table`, unpositioned. `lock` and `wait` say how it reads. Its
+    /// first reading fails with [`Error::NoIndex`](crate::Error::NoIndex) if there is no such
+    /// index.
     pub fn new(table: Arc<Table>, index: usize, lock: LockMode, wait: LockWait) -> Self {
-        assert!(index < table.index_count(), "index {index} of {}", table.index_count());
         Self {
             table,
             index,
@@ -390,7 +391,7 @@ impl Cursor {
     }
 
     fn pool_pages(&self) -> u64 {
-        u64::from(self.table.tree(self.index).tree().env().pool().page_limit())
+        u64::from(self.table.tree(Table::CLUSTERED).tree().env().pool().page_limit())
     }
 
     /// How rows that are looked up by the entries that the cursor finds had better be read

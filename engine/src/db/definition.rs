@@ -209,6 +209,25 @@ impl Db {
         self.inner.open_among(&mut tables, name)
     }
 
+    /// Opens a table, or makes it of `def` if there is none of this name. One that exists is opened
+    /// as it is, whatever `def` says.
+    ///
+    /// # Errors
+    /// As [`Db::open_table`] and [`Db::create_table`].
+    pub fn open_or_create_table(&self, name: &str, def: &TableDef) -> Result<Arc<Table>> {
+        loop {
+            match self.open_table(name) {
+                Err(Error::TableMissing(_)) => {}
+                opened => return opened,
+            }
+            match self.create_table(name, def) {
+                // Another thread was faster.
+                Err(Error::TableExists(_)) => {}
+                created => return created,
+            }
+        }
+    }
+
     /// Names of all tables, in order.
     pub fn table_names(&self) -> Result<Vec<String>> {
         self.inner.check_open()?;

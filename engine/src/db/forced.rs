@@ -50,7 +50,8 @@ pub(super) fn with_last_resort(error: Error, force: ForceRecovery) -> Error {
             let why = format!("{why}{}{}", advice(&file, &why), resort(&file, force));
             Error::Corrupt { file, page, why }
         }
-        // No level does without the catalog's file. One that is damaged is read as far as it can be.
+        // No level does without the catalog's file. One that is damaged is read as far as it can
+        // be.
         Error::Lost { file, why } if file == SYSTEM_FILE && !why.contains("tidepool salvage") => {
             let why =
                 format!("{why}; or take the rows out of the table files with `tidepool salvage`");

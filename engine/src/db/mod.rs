@@ -7,7 +7,8 @@
 //!   while an index is built.
 //! - `notes`: what a crash has left of that is freed.
 //! - `load`: tables are filled before they are seen.
-//! - `trx`: transactions on tables; `cursor`: reading in the order of an index.
+//! - `transaction`: transactions on tables; `cursor`: reading in the order of an index; `map`:
+//!   a table as an ordered map, and transactions that run again after a conflict.
 //! - `check`: CHECK of a table.
 //! - `scrub`: cold pages are read and verified.
 //! - `steps`: background work, a step at a time.
@@ -28,6 +29,7 @@ mod file_tests;
 mod forced;
 mod index_change;
 mod load;
+mod map;
 mod notes;
 mod open;
 mod scrub;
@@ -56,6 +58,7 @@ pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
+pub use map::Range;
 pub(crate) use transaction::ReadsEpoch;
 use transaction::Used;
 pub use transaction::{Savepoint, Transaction};
@@ -281,7 +284,7 @@ fn count_rows_of_recovered(rows: &[(Arc<Table>, i64)], is_commit: bool) {
 }
 
 fn closed() -> Error {
-    Error::Crashed("it has been closed".into())
+    Error::Closed
 }
 
 impl Db {

@@ -39,8 +39,8 @@ impl Inner {
         let notes = provisional_trees::all(&self.env, &space)?;
         let unwanted: Vec<TreeRecord> =
             notes.iter().filter(|note| !record.trees.contains(note)).copied().collect();
-        // No reader may enter them, even if they can't be freed now: some of their pages may be free
-        // already.
+        // No reader may enter them, even if they can't be freed now: some of their pages may be
+        // free already.
         self.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
         for note in notes.iter().filter(|note| !unwanted.contains(note)) {
             provisional_trees::forget(&self.env, &space, note.tree)?;

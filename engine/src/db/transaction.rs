@@ -376,7 +376,7 @@ impl Transaction {
     /// Gives up the lock that a locking read of this transaction took on an entry which it did not
     /// want after all. Locks of written entries stay, and so do all at REPEATABLE READ and above.
     pub fn unlock(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) {
-        if self.isolation().is_by_statement() {
+        if self.isolation().is_by_statement() && index < table.index_count() {
             table.tree(index).unlock(&mut self.core, key);
         }
     }
@@ -489,6 +489,7 @@ impl Transaction {
             return Err(Error::ReadOnly("the transaction".into()));
         }
         self.db.check_writable()?;
+        table.check_has_index(index)?;
         let slot = self.enlist(table)?;
         self.used[slot].writes += 1;
         // Who closes the table for writes, or has them logged, has found it empty before.
@@ -529,6 +530,7 @@ impl Transaction {
         index: usize,
         lock: LockMode,
     ) -> Result<usize> {
+        table.check_has_index(index)?;
         let slot = self.enlist(table)?;
         if let Some(snapshot) = self.core.snapshot()
             && !self.core.is_referential()

@@ -205,6 +205,15 @@ impl Table {
         self.trees.len()
     }
 
+    /// An error if there is no index at this position.
+    #[inline]
+    pub(crate) fn check_has_index(&self, index: usize) -> Result<()> {
+        match index < self.trees.len() {
+            true => Ok(()),
+            false => Err(Error::NoIndex { table: self.name(), index, count: self.trees.len() }),
+        }
+    }
+
     /// Longest key that an index takes, in bytes.
     pub fn key_len_max(&self) -> usize {
         max_key_len(self.env.page_size())
