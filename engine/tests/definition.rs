@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
-    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, ReadRequest, Result, Seek, Table,
-    TableDef, Transaction, TransactionOptions,
+    Cursor, Db, DefinitionChange, Error, IndexDef, LockMode, LockWait, Options, ReadRequest,
+    Result, Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
 fn options() -> Options {
@@ -282,7 +282,7 @@ fn a_snapshot_older_than_the_table_is_refused() {
     let mut old = old_snapshot();
     fill(&db, &copy, 3);
     db.drop_table("t").unwrap();
-    db.rename_table("copy", "t").unwrap();
+    put_in_place(&db, "copy", "t");
     assert_eq!(get(&mut old, &copy, &key).unwrap_err(), changed);
     old.rollback().unwrap();
     assert!(get(&mut old_snapshot(), &copy, &key).unwrap().is_some());
@@ -301,7 +301,7 @@ fn a_snapshot_older_than_the_table_is_refused() {
     trx.insert(&copy, 0, &key, b"some value").unwrap();
     trx.commit().unwrap();
     db.drop_table("t").unwrap();
-    db.rename_table("copy", "t").unwrap();
+    put_in_place(&db, "copy", "t");
     let (mode, wait) = (LockMode::Exclusive, LockWait::Wait);
     let mut value = vec![];
     for key in [key, gone] {
@@ -327,6 +327,55 @@ fn a_snapshot_older_than_the_table_is_refused() {
     own.set_temporary();
     old.insert(&own, 0, b"own", b"new").unwrap();
     assert_eq!(get(&mut old, &own, b"own").unwrap().as_deref(), Some(&b"new"[..]));
+}
+
+/// Renames a copy that was filled to its original's name.
+fn put_in_place(db: &Db, copy: &str, name: &str) {
+    let renames = &[(copy, name)];
+    let change = DefinitionChange { renames, replacements: &[copy], ..Default::default() };
+    db.change_tables(&change).unwrap();
+}
+
+#[test]
+fn a_snapshot_reads_a_renamed_table_as_it_was() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 3);
+    let key = 1u32.to_be_bytes();
+    let mut old = begin(&db);
+    old.ensure_view();
+    let mut trx = begin(&db);
+    trx.update(&table, 0, &key, b"newer").unwrap();
+    trx.commit().unwrap();
+    db.rename_table("t", "u").unwrap();
+    let renamed = db.open_table("u").unwrap();
+    assert_eq!(get(&mut old, &renamed, &key).unwrap().as_deref(), Some(&b"some value"[..]));
+    // A table that takes the name has rows of its time.
+    let other = db.create_table("t", &def()).unwrap();
+    fill(&db, &other, 1);
+    let changed = Error::TableChanged("t".into());
+    assert_eq!(get(&mut old, &other, &key).unwrap_err(), changed);
+    old.commit().unwrap();
+    assert_eq!(get(&mut old, &renamed, &key).unwrap().as_deref(), Some(&b"newer"[..]));
+
+    // A table that was there and takes the other's place: under that name it has other rows than at
+    // the snapshot's time. It has not under a third name, nor if it comes back to its first.
+    let mut old = begin(&db);
+    old.ensure_view();
+    db.rename_table("u", "v").unwrap();
+    db.rename_table("t", "u").unwrap();
+    let moved = db.open_table("v").unwrap();
+    assert_eq!(get(&mut old, &moved, &key).unwrap().as_deref(), Some(&b"newer"[..]));
+    let swapped = db.open_table("u").unwrap();
+    assert_eq!(get(&mut old, &swapped, &key).unwrap_err(), Error::TableChanged("u".into()));
+    old.commit().unwrap();
+    let mut old = begin(&db);
+    old.ensure_view();
+    db.rename_table("v", "w").unwrap();
+    db.rename_table("w", "v").unwrap();
+    assert_eq!(get(&mut old, &moved, &key).unwrap().as_deref(), Some(&b"newer"[..]));
+    old.commit().unwrap();
 }
 
 #[test]

@@ -680,13 +680,23 @@ pub unsafe extern "C" fn tp_change_tables(db: *const Db, change: *const CatalogC
         let one = |rename: &Rename| unsafe { (rename.from.text(), rename.to.text()) };
         let renames: Vec<_> = renames.iter().map(one).collect();
         let renames: Vec<_> = renames.iter().map(|(from, to)| (&**from, &**to)).collect();
+        let copies: Vec<_> =
+            renames.iter().map(|(from, _)| *from).filter(|from| is_copy(from)).collect();
         db.change_tables(&DefinitionChange {
             renames: &renames,
+            replacements: &copies,
             metadata: &metadata,
             attachments: &attached.all(),
         })?;
         Ok(TP_OK)
     })
+}
+
+/// Whether the table of this name is one that ALTER TABLE or a partition statement has made and
+/// filled: its rename makes it known.
+fn is_copy(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    file.starts_with("#sql") || name.ends_with("#TMP#")
 }
 
 /// Whether the data directory had been closed cleanly when it was opened: 1 or 0.

@@ -62,7 +62,7 @@ fn a_table_already_dumped_can_be_altered() {
     const DEFINITION_CHANGED: u16 = 1412;
     let server = Server::start(Options::new("dumped"));
     let (mut dump, mut other) = (server.connect_to("test"), server.connect_to("test"));
-    for table in ["a", "b", "c", "d", "e"] {
+    for table in ["a", "b", "c", "d", "e", "f", "g"] {
         let create = format!("CREATE TABLE {table} (id INT PRIMARY KEY, n INT)");
         run(&mut other, &[&create, &format!("INSERT INTO {table} VALUES (1, 1), (2, 2)")]);
     }
@@ -82,6 +82,9 @@ fn a_table_already_dumped_can_be_altered() {
             "ALTER TABLE c FORCE, ALGORITHM=COPY",
             "DROP TABLE d",
             "INSERT INTO b VALUES (3, 3)",
+            "DELETE FROM f WHERE id = 2",
+            "RENAME TABLE f TO renamed",
+            "RENAME TABLE g TO f",
         ],
     );
     // What was read before the savepoint stays in use; and the snapshot is what it was, where that
@@ -89,6 +92,9 @@ fn a_table_already_dumped_can_be_altered() {
     assert_eq!(code_of(&mut other, "DROP TABLE e"), LOCK_WAIT_TIMEOUT);
     assert_eq!(number(&mut dump, "SELECT COUNT(*) FROM b FORCE INDEX (PRIMARY)"), 2);
     assert_eq!(code_of(&mut dump, "SELECT * FROM c"), DEFINITION_CHANGED);
+    // A rename leaves the rows alone; but a name that was another table's stands for that one.
+    assert_eq!(number(&mut dump, "SELECT COUNT(*) FROM renamed"), 2);
+    assert_eq!(code_of(&mut dump, "SELECT * FROM f"), DEFINITION_CHANGED);
     // With a lock the table stays in use as well.
     run(
         &mut dump,
@@ -100,5 +106,5 @@ fn a_table_already_dumped_can_be_altered() {
     );
     assert_eq!(code_of(&mut other, "DROP TABLE b"), LOCK_WAIT_TIMEOUT);
     run(&mut dump, &["COMMIT"]);
-    run(&mut other, &["DROP TABLE a, b, c, e"]);
+    run(&mut other, &["DROP TABLE a, b, c, e, f, renamed"]);
 }

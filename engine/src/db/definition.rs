@@ -39,6 +39,10 @@ pub struct DefinitionChange<'a> {
     /// Tables get other names, and their attachments with them: from, to. No name is in two of
     /// them.
     pub renames: &'a [(&'a str, &'a str)],
+    /// Those of the renames, by the names of before, that make a table known: a copy that one
+    /// statement has made and filled, say. A snapshot from before refuses to read it
+    /// ([`Error::TableChanged`]).
+    pub replacements: &'a [&'a str],
     /// Tables get other metadata, by their names of before.
     pub metadata: &'a [(&'a str, &'a [u8])],
     /// Attachments are set and removed, by the names of afterwards.
@@ -97,21 +101,27 @@ impl Db {
         let inner = &self.inner;
         let _one = inner.begin_definition(names)?;
         let mut leaving = Leaving { inner, tables: Vec::with_capacity(names.len()) };
+        let mut ids = Vec::with_capacity(names.len());
         for name in names {
-            leaving.take(name)?;
+            ids.push(leaving.take(name)?);
         }
         inner.catalog.remove(&mut inner.definition_trx(), names, attachments)?;
         let gone = std::mem::take(&mut leaving.tables);
+        let mut tables = inner.tables.lock();
+        inner.note_vacated(&mut tables, names.iter().copied().zip(ids));
         for name in names {
-            inner.tables.lock().by_name.remove(*name);
+            tables.by_name.remove(*name);
         }
+        drop(tables);
         for (space, table) in gone {
             inner.delete_space(space, table.as_deref());
         }
         Ok(())
     }
 
-    /// Renames a table. Handles of it stay good. [`Error::TableMissing`] if there is none,
+    /// Renames a table. Handles of it stay good, and older snapshots read it under its new name,
+    /// unless that was another table's when they were taken: then [`Error::TableChanged`].
+    /// [`Error::TableMissing`] if there is none,
     /// [`Error::TableExists`] if the new name is taken, [`Error::TableBusy`] while a prepared
     /// transaction without a session has used it.
     ///
@@ -138,6 +148,7 @@ impl Db {
             names.extend([from, to]);
         }
         let _one = inner.begin_definition(&names)?;
+        let mut ids = Vec::with_capacity(change.renames.len());
         for &(from, to) in change.renames {
             let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
             if inner.catalog.get(to).is_some() {
@@ -146,16 +157,23 @@ impl Db {
             if inner.is_used_without_session(record.space) {
                 return Err(Error::TableBusy(from.into()));
             }
+            ids.push(record.id);
         }
         let records = inner.with_metadata(change.metadata)?;
         let attachments = change.attachments;
         inner.catalog.change(&mut inner.definition_trx(), change.renames, records, attachments)?;
+        let newest = inner.catalog.newest_change();
         let mut tables = inner.tables.lock();
+        inner.note_vacated(&mut tables, change.renames.iter().map(|(from, _)| *from).zip(ids));
         for &(from, to) in change.renames {
             if let Some(table) = tables.by_name.remove(from) {
                 table.set_name(to);
-                // It may have been filled under the other name, for instance by ALTER TABLE.
-                table.set_since(inner.catalog.newest_change());
+                if change.replacements.contains(&from) {
+                    table.set_since(newest);
+                }
+                if let Some(since) = tables.named_since(to, table.id()) {
+                    table.set_since(since);
+                }
                 tables.by_name.insert(to.into(), table);
             }
         }
@@ -295,12 +313,14 @@ struct Leaving<'a> {
 }
 
 impl Leaving<'_> {
-    fn take(&mut self, name: &str) -> Result<()> {
+    /// Adds a table; returns its id.
+    fn take(&mut self, name: &str) -> Result<u64> {
         let inner = self.inner;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let table = inner.close_for_definition(name, record.space)?;
         self.tables.push((record.space, table));
-        inner.env.add_pending_space(record.space)
+        inner.env.add_pending_space(record.space)?;
+        Ok(record.id)
     }
 }
 
@@ -411,8 +431,25 @@ impl Inner {
             // A reader of that page gets the error; the other pages are of use.
             tracing::warn!(table = name, %error, "the rows of a table can't be estimated");
         }
+        if let Some(since) = tables.named_since(name, record.id) {
+            table.set_since(since);
+        }
         tables.by_name.insert(name.into(), table.clone());
         Ok(table)
+    }
+
+    /// Notes that tables (name, id) have left their names, and forgets those that did so before
+    /// every live snapshot.
+    fn note_vacated<'a>(
+        &self,
+        tables: &mut OpenTables,
+        left: impl Iterator<Item = (&'a str, u64)>,
+    ) {
+        let newest = self.catalog.newest_change();
+        tables.vacated.extend(left.map(|(name, id)| (name.to_owned(), (newest, id))));
+        if let Some(horizon) = self.trx_system.views.horizon(&self.trx_system.csn) {
+            tables.vacated.retain(|_, (since, _)| *since > horizon);
+        }
     }
 
     pub(super) fn definition_trx(&self) -> TransactionCore {

@@ -76,7 +76,7 @@ use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
 use crate::status::Status;
 use crate::table::Table;
-use crate::trx::{TransactionCore, TrxSystem};
+use crate::trx::{Csn, TransactionCore, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -136,6 +136,17 @@ struct OpenTables {
     changing_indexes: HashSet<String>,
     /// Tables that are being filled, which have no handle besides.
     loading: HashMap<String, Arc<Table>>,
+    /// Names that tables have left by a rename or a drop: when, and the table's id. Those that left
+    /// before every live snapshot are forgotten.
+    vacated: HashMap<String, (Csn, u64)>,
+}
+
+impl OpenTables {
+    /// Since when a name means the table `id`, if it meant another one in this life. A snapshot
+    /// that is older would find that table's rows under the name.
+    fn named_since(&self, name: &str, id: u64) -> Option<Csn> {
+        self.vacated.get(name).filter(|(_, earlier)| *earlier != id).map(|(since, _)| *since)
+    }
 }
 
 /// What the layers above the pool have in memory.
