@@ -56,7 +56,8 @@ impl PageFiles {
 
     /// Makes a file that is to take the place of the space's own. Durable, except for its name.
     fn make_successor(&self, space: u32, file: Arc<dyn StorageFile>) -> packed::Result<PackedFile> {
-        PackedFile::create_behind(file, self.settings(space), self.newest_runs.of(space))
+        let known = (self.newest_runs.of(space), FileKey::Never);
+        PackedFile::create_behind(file, self.settings(space), known)
     }
 
     /// Opens the file of a space, and the space in the pool.

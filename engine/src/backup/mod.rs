@@ -337,7 +337,7 @@ impl Backup {
             if read_through_pool(&self.env, PageId::new(space, no), &mut page)? {
                 let mut bytes = Vec::new();
                 let codec = Codec::Zstd.encode(&page, &mut bytes);
-                piece.images.push(Image { space, no, codec, bytes });
+                piece.images.push(Image::plain((space, no), codec, bytes));
             }
         }
         piece.images.sort_unstable_by_key(|image| image.no);
