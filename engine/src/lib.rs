@@ -56,6 +56,7 @@
 //! page_files the file of a space: its form, its opening
 //! mirror    second copies of the pages that everything hangs on        newest_runs which runs of files were durable
 //! redo      the log                                                    page_op   the changes of pages that it tells
+//! encryption which files are encrypted, and with which key
 //! format    what pages hold                                            csn       commit numbers
 //! ───────────────────────────────────────────────────────────────────────────────────────────
 //! pool      frames, latches, replacement, page I/O, files (the crate tidepool-pool)
@@ -66,6 +67,7 @@ pub mod btree;
 pub mod catalog;
 pub mod csn;
 pub mod db;
+pub mod encryption;
 pub mod env;
 pub mod error;
 pub mod explain;
@@ -103,9 +105,10 @@ pub use backup::combine::{CombineReport, combine_backups};
 pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 pub use catalog::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, IndexDef, TableDef};
 pub use db::{
-    ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange,
-    ROW_BYTES_KEPT, RoundReport, Savepoint, Seek, TableLoad, Transaction,
+    ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, EncryptionRow,
+    IndexChange, ROW_BYTES_KEPT, RoundReport, Savepoint, Seek, TableLoad, Transaction,
 };
+pub use encryption::{EncryptTables, EncryptionChoice, KeySource, TableEncryption};
 pub use error::{Error, Result};
 pub use files::{INCREMENT_MARK, UNFINISHED_MARK};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
@@ -114,6 +117,7 @@ pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, FileUsage, Sampled, Table, TableStatistics};
 pub use tidepool_governor::Policy as MemoryPolicy;
+pub use tidepool_pool::encryption::{KeyError, Keyring, MemoryKeyring};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{
     Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,

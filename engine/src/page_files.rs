@@ -8,7 +8,8 @@ mod of_mirror;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-use tidepool_pool::packed::{self, MAP_PAGES, Object, PackedFile, Settings};
+use tidepool_pool::encryption::{Keys, PageKey};
+use tidepool_pool::packed::{self, FileKey, MAP_PAGES, Object, PackedFile, Settings};
 use tidepool_pool::storage::{SimStorage, Storage, StorageError, StorageFile, StorageOp};
 use tidepool_pool::{PageSize, Pool, Space};
 
@@ -33,6 +34,8 @@ pub(crate) struct PageFiles {
     pub last_resort: bool,
     /// Which runs of the files were durable.
     pub newest_runs: Arc<NewestRuns>,
+    /// What encrypted images are read and written with.
+    pub keys: Option<Arc<Keys>>,
 }
 
 impl PageFiles {
@@ -46,12 +49,62 @@ impl PageFiles {
             read_only: true,
             last_resort: false,
             newest_runs,
+            keys: None,
         }
     }
 
     /// Makes a space's file, which is new and empty. Durable, except for its name.
     pub fn make(&self, space: u32, file: Arc<dyn StorageFile>) -> Result<PackedFile> {
         PackedFile::create(file, self.settings(space)).map_err(file_error)
+    }
+
+    /// The same for one whose images are encrypted with a key.
+    pub fn make_encrypted(
+        &self,
+        space: u32,
+        file: Arc<dyn StorageFile>,
+        key: Arc<PageKey>,
+    ) -> Result<PackedFile> {
+        let made = self.make_for_images(space, file, FileKey::Id(key.id()))?;
+        made.encrypt_with(Some(key));
+        Ok(made)
+    }
+
+    /// The same for one that gets the images of another file of the space, with this key, as they
+    /// are.
+    pub fn make_for_images(
+        &self,
+        space: u32,
+        file: Arc<dyn StorageFile>,
+        key: FileKey,
+    ) -> Result<PackedFile> {
+        let made = PackedFile::create_behind(file, self.settings(space), (0, key));
+        let made = self.with_keys(made.map_err(file_error)?);
+        made.store_as_given();
+        Ok(made)
+    }
+
+    /// The file with the keys that its images are read with.
+    fn with_keys(&self, packed: PackedFile) -> PackedFile {
+        if let Some(keys) = &self.keys {
+            packed.read_with_keys(keys.clone());
+        }
+        packed
+    }
+
+    /// The file with the key that it goes on encrypting with.
+    fn with_its_key(&self, packed: PackedFile) -> packed::Result<PackedFile> {
+        let FileKey::Id(id) = packed.file_key() else { return Ok(packed) };
+        let no_key = |why: String| packed::Error::Key {
+            file: packed.name().into(),
+            why: format!("it is encrypted: {why}"),
+        };
+        let key = match &self.keys {
+            Some(keys) => keys.newest_page_key(id).map_err(|error| no_key(error.to_string())),
+            None => Err(no_key(format!("it takes key {id}, and there are no keys"))),
+        };
+        packed.encrypt_with(Some(key?));
+        Ok(packed)
     }
 
     /// Makes a file that is to take the place of the space's own. Durable, except for its name.
@@ -105,6 +158,7 @@ impl PageFiles {
         let known = self.newest_runs.of(space);
         match PackedFile::rescue(file, self.settings(space), known) {
             Ok((file, wrong)) if !matches!(refusal, packed::Error::Storage(_)) => {
+                let file = self.with_keys(file);
                 tracing::error!(
                     "{why}; its pages are read as far as they can be found: {}",
                     wrong.join("; ")
@@ -145,7 +199,9 @@ impl PageFiles {
             true => packed::Access::ReadOnly,
             false => packed::Access::ReadWrite,
         };
-        PackedFile::open(file, self.settings(space), access, known)
+        let opened = PackedFile::open(file, self.settings(space), access, known)?;
+        let opened = self.with_keys(opened);
+        if self.writes_nothing() { Ok(opened) } else { self.with_its_key(opened) }
     }
 
     fn settings(&self, space: u32) -> Settings {
@@ -176,6 +232,8 @@ impl OpenError {
             packed::Error::Storage(storage) if storage.op != StorageOp::Read => {
                 OpenError::Other(file_error(error))
             }
+            // The file is as good as ever.
+            packed::Error::Key { .. } => OpenError::Other(file_error(error)),
             _ => OpenError::Unusable(error_of(space, error)),
         }
     }
@@ -317,7 +375,9 @@ pub(crate) fn why(error: packed::Error) -> String {
     match error {
         packed::Error::Corrupt { object: Object::Page { .. }, why, .. } => why,
         packed::Error::Corrupt { object, why, .. } => format!("{object} is corrupt: {why}"),
-        packed::Error::File { why, .. } | packed::Error::WrongFile { why, .. } => why,
+        packed::Error::File { why, .. }
+        | packed::Error::WrongFile { why, .. }
+        | packed::Error::Key { why, .. } => why,
         packed::Error::Storage(error) => error.to_string(),
     }
 }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up. Modules in one row know nothing of each other.
-const LAYERS: [&[&str]; 19] = [
+const LAYERS: [&[&str]; 20] = [
     &["files", "pause"],
     &["error"],
+    &["encryption"],
     &["csn", "governor", "memory", "newest_runs", "options", "redo", "sort"],
     &["format", "hot_list"],
     &["page_op"],

@@ -55,7 +55,7 @@ pub mod trace;
 mod upkeep;
 mod view;
 
-pub use tidepool_store::{LogThrottle, packed, page, storage};
+pub use tidepool_store::{LogThrottle, encryption, packed, page, storage};
 
 pub use advisor::{Advice, AdviceRow, Need};
 pub use error::{Error, Result, WriteAheadError};

@@ -283,7 +283,12 @@ impl Backup {
                 Err(_) if !self.env.storage().exists(&name)? => continue,
                 from => from?,
             };
-            let to = self.env.page_files().make(space, to)?;
+            let key = from.file().encrypts_with();
+            let to = self.env.page_files().make_for_images(space, to, from.file().file_key())?;
+            // Images that are not encrypted yet, and those made of pages in the pool.
+            if key.is_some() {
+                to.encrypt_with(key);
+            }
             let row = self.row_of(from.file(), space);
             return Ok(Some(Copying { from, to, next: 0, len, copied: 0, row }));
         }

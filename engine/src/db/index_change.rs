@@ -234,7 +234,7 @@ fn changed_record(old: &TableRecord, indexes: &[ChangedIndex]) -> Result<TableRe
     }
     record.def = TableDef {
         indexes: indexes.iter().map(|index| index.def.clone()).collect(),
-        metadata: old.def.metadata.clone(),
+        ..old.def.clone()
     };
     record.def.validate()?;
     Ok(record)

@@ -146,6 +146,13 @@ impl PageKey {
     }
 }
 
+impl PartialEq for PageKey {
+    /// Whether it is the same version of the same key of one keyring.
+    fn eq(&self, other: &PageKey) -> bool {
+        (self.id, self.version) == (other.id, other.version)
+    }
+}
+
 impl fmt::Debug for PageKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PageKey({}, version {})", self.id, self.version)

@@ -33,6 +33,9 @@ pub struct Resealed {
     /// Images that are to change and could not be read: a key of theirs is missing, or they are
     /// spoilt.
     pub failed: u32,
+    /// How many newer versions of its key the oldest encrypted image has that was looked at and not
+    /// written again. `None`: no image was.
+    pub oldest: Option<u32>,
     /// Where to go on; `None`: that was all.
     pub next: Option<u32>,
 }
@@ -69,7 +72,10 @@ impl PackedFile {
             };
             next = no.checked_add(1);
             looked_at += 1;
-            if resealing.concerns(entry.seal, key.as_deref()) {
+            if !resealing.concerns(entry.seal, key.as_deref()) {
+                let age = key.as_ref().and_then(|key| entry.seal.age(key.version()));
+                resealed.oldest = [resealed.oldest, age].into_iter().flatten().max();
+            } else {
                 match self.opened_image((space, no), entry) {
                     Ok(image) => images.push(image),
                     Err(Error::Storage(error)) => return Err(error.into()),
