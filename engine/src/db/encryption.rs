@@ -32,6 +32,8 @@ use crate::page_files::file_error;
 const THREAD: &str = "tidepool-rotate";
 /// How often the thread looks for something to do.
 const STEP_EVERY: Duration = Duration::from_secs(1);
+/// And while nothing was ever encrypted.
+const IDLE_STEP_EVERY: Duration = Duration::from_secs(60);
 /// Images that are sealed anew at once: batches for the file wait meanwhile.
 const IMAGES_AT_ONCE: usize = 16;
 /// Calls in a step that find nothing to write: each looks at the places of 16384 pages.
@@ -154,7 +156,9 @@ impl Inner {
             return Ok(());
         }
         let key = self.env.encryption().newest(DEFAULT_KEY_ID).unwrap_or(other.clone());
-        encrypt_file(space.file(), Some(key))
+        encrypt_file(space.file(), Some(key))?;
+        self.rotation.signal.wake();
+        Ok(())
     }
 
     /// The same for the tables that there are, at an opening.
@@ -206,7 +210,7 @@ impl Inner {
             let options = self.options.read();
             (options.encryption_rotate_key_age, options.encryption_rotation_iops)
         };
-        if age == 0 || iops == 0 || self.env.is_read_only() {
+        if age == 0 || iops == 0 || self.env.is_read_only() || self.has_nothing_encrypted() {
             return Ok(false);
         }
         self.env.check_writable()?;
@@ -231,6 +235,13 @@ impl Inner {
             }
         }
         Ok(false)
+    }
+
+    /// Whether no table is encrypted, or ever was: undo records would be.
+    fn has_nothing_encrypted(&self) -> bool {
+        let undo = self.env.pool().space(UNDO_SPACE);
+        self.env.encryption().tables() == EncryptTables::Off
+            && undo.is_none_or(|undo| undo.file().file_key() == FileKey::Never)
     }
 
     /// The files that the rotation looks after, and the keys that they should have.
@@ -370,6 +381,7 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
         let Some(inner) = inner.upgrade() else { return };
         // After an error, writing may go on one day: a disk is full for a while.
         pause = match steps.run(|| inner.step_rotation()) {
+            Ok(_) if inner.has_nothing_encrypted() => IDLE_STEP_EVERY,
             Ok(_) => STEP_EVERY,
             Err(rest) => rest,
         };
