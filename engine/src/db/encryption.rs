@@ -238,7 +238,7 @@ impl Inner {
     }
 
     /// Whether no table is encrypted, or ever was: undo records would be.
-    fn has_nothing_encrypted(&self) -> bool {
+    pub(super) fn has_nothing_encrypted(&self) -> bool {
         let undo = self.env.pool().space(UNDO_SPACE);
         self.env.encryption().tables() == EncryptTables::Off
             && undo.is_none_or(|undo| undo.file().file_key() == FileKey::Never)
