@@ -339,6 +339,9 @@ pub(crate) struct Piece {
     pub next: Option<u32>,
     /// Bytes of the file that these pages take.
     pub bytes: u64,
+    /// Pages that are left out, for they are encrypted and their key can't be had. Their images
+    /// have the right checksum.
+    pub encrypted: u64,
 }
 
 /// Reads the pages of a space from `first` on, as many as `buf` has room for. Pages that were never
@@ -349,13 +352,18 @@ pub(crate) fn read_piece(
     (page_size, buf): (PageSize, &mut [u8]),
 ) -> Piece {
     let mut piece = Piece { next: Some(first), ..Piece::default() };
-    for bytes in buf.chunks_exact_mut(page_size.bytes()) {
-        let Some(from) = piece.next else { break };
+    let room = buf.len() / page_size.bytes();
+    while piece.pages.len() + (piece.encrypted as usize) < room
+        && let Some(from) = piece.next
+    {
+        let bytes = &mut buf[piece.pages.len() * page_size.bytes()..][..page_size.bytes()];
         match file.next_page(space, from) {
             Ok(None) => piece.next = None,
             Ok(Some(no)) => {
-                let read = file.read(space, no, bytes).map_err(why);
-                piece.pages.push((no, read.map(drop)));
+                match file.read(space, no, bytes) {
+                    Err(packed::Error::Key { .. }) => piece.encrypted += 1,
+                    read => piece.pages.push((no, read.map(drop).map_err(why))),
+                }
                 let entry = file.find(space, no).ok().flatten();
                 piece.bytes += entry.map_or(0, |entry| u64::from(entry.len));
                 piece.next = no.checked_add(1);

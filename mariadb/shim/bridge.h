@@ -141,7 +141,8 @@ typedef struct {
   uint8_t choice; /* TP_ENCRYPTED_… */
 } tp_encryption;
 
-/* Where encryption keys come from; each answers 0 if it has the key. `len`: the capacity, then the length. Called once, before tp_open. */
+/* Where encryption keys come from; each answers 0 if it has the key. `len`: the capacity, then the
+   length. Called once, before tp_open. */
 void tp_set_keyring(int (*newest)(uint32_t id, uint32_t *version),
                     int (*key)(uint32_t id, uint32_t version, uint8_t *key, uint32_t *len));
 

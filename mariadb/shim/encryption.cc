@@ -38,7 +38,8 @@ tp_encryption encryption_of(const ha_table_option_struct *options) {
 bool may_encrypt(const tp_encryption &encryption) {
   if (tp_check_encryption(engine.db, &encryption) == TP_OK) return true;
   String text = last_error_text();
-  my_printf_error(ER_ILLEGAL_HA_CREATE_OPTION, "Tidepool can't make the table: %s", MYF(0), text.c_ptr_safe());
+  my_printf_error(ER_ILLEGAL_HA_CREATE_OPTION, "Tidepool can't make the table: %s", MYF(0),
+                  text.c_ptr_safe());
   return false;
 }
 

@@ -6,7 +6,7 @@
 #include "bridge.h"
 #include "server.h"
 
-/* The options of a table that the engine knows; the server parses them and has only this name for them. */
+/* The options of a table that the engine knows; the server parses them, and knows this name. */
 struct ha_table_option_struct {
   uint encrypted; /* TP_ENCRYPTED_… */
   uint encryption_key_id;

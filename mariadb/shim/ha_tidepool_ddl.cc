@@ -112,7 +112,8 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     const auto create_table = [&] {
       return tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
-                             reinterpret_cast<const uint8_t *>(all.data()), all.size(), &encryption, attached.get());
+                             reinterpret_cast<const uint8_t *>(all.data()), all.size(), &encryption,
+                             attached.get());
     };
     int result = create_table();
     if (result == TP_TABLE_EXISTS && !is_prefix(name.c_str(), TEMPORARY_PREFIX) &&

@@ -31,7 +31,8 @@ struct Schema_table {
 };
 
 extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[], trx_columns[], locks_columns[],
-    cache_advice_columns[], memory_decisions_columns[], table_files_columns[], deadlocks_columns[], encryption_columns[];
+    cache_advice_columns[], memory_decisions_columns[], table_files_columns[], deadlocks_columns[],
+    encryption_columns[];
 
 constexpr Schema_table BUFFER_POOL{"TIDEPOOL_BUFFER_POOL", buffer_pool_columns, TP_BUFFER_POOL},
     BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns, TP_BUFFER_POOL_BY_INDEX},

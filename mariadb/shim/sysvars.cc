@@ -57,7 +57,7 @@ ulonglong at_least_minimum(ulonglong asked) {
   return MY_MAX(asked, minimum);
 }
 
-/* What the server does for a variable of names without a check of its own. */
+/* What the server does for a variable of names that has no check. */
 int check_enum(const TYPELIB &names, void *save, st_mysql_value *value) {
   longlong number = 0;
   if (value->value_type(value) == MYSQL_VALUE_TYPE_STRING) {
@@ -213,8 +213,8 @@ int check_encrypt_tables(THD *thd, st_mysql_sys_var *variable, void *save, st_my
   if (check_enum(encrypt_kinds, save, value)) return 1;
   if (*static_cast<ulong *>(save) == TP_ENCRYPT_OFF || has_default_key()) return 0;
   my_printf_error(ER_GET_ERRMSG,
-                  "Tidepool: tidepool_encrypt_tables can't be set: there is no encryption key 1; load a key management "
-                  "plugin that has it",
+                  "Tidepool: tidepool_encrypt_tables can't be set: there is no encryption key 1; "
+                  "load a key management plugin that has it",
                   MYF(0));
   return 1;
 }
@@ -334,20 +334,22 @@ MYSQL_SYSVAR_ENUM(compressed_tier, compressed_tier, PLUGIN_VAR_RQCMDARG,
                   "time, found out by the engine; OFF = none",
                   nullptr, set_compressed_tier, 1, &tiers);
 MYSQL_SYSVAR_ENUM(encrypt_tables, encrypt_tables, PLUGIN_VAR_OPCMDARG,
-                  "Whether tables without the option ENCRYPTED are encrypted: OFF; ON; FORCE = and ENCRYPTED=NO is refused. Tables "
-                  "that exist are brought to it in the background",
+                  "Whether tables without the option ENCRYPTED are encrypted: OFF; ON; FORCE = and "
+                  "ENCRYPTED=NO is refused. Tables that exist follow in the background",
                   check_encrypt_tables, set_encrypt_tables, TP_ENCRYPT_OFF, &encrypt_kinds);
 MYSQL_SYSVAR_BOOL(encrypt_log, encrypt_log, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "The redo log is encrypted, with key 1", nullptr, nullptr, FALSE);
 MYSQL_THDVAR_UINT(default_encryption_key_id, PLUGIN_VAR_RQCMDARG,
-                  "ENCRYPTION_KEY_ID of tables that are made without this option", nullptr, nullptr, 1, 1, UINT_MAX32, 0);
+                  "ENCRYPTION_KEY_ID of tables that are made without this option", nullptr, nullptr,
+                  1, 1, UINT_MAX32, 0);
 MYSQL_SYSVAR_ULONG(encryption_rotate_key_age, encryption_rotate_key_age, PLUGIN_VAR_RQCMDARG,
-                   "How many newer versions of its key there must be before a page is encrypted anew in the background; 0 = never, "
-                   "and tables do not follow tidepool_encrypt_tables either",
+                   "How many newer versions of its key there must be before a page is encrypted "
+                   "anew in the background; 0 = never, and tables do not follow "
+                   "tidepool_encrypt_tables either",
                    nullptr, set_rotate_key_age, 1, 0, 14, 0);
 MYSQL_SYSVAR_ULONG(encryption_rotation_iops, encryption_rotation_iops, PLUGIN_VAR_RQCMDARG,
-                   "Pages that are encrypted anew in a second, in the background", nullptr, set_rotation_iops, 100, 0,
-                   1000000, 0);
+                   "Pages that are encrypted anew in a second, in the background", nullptr,
+                   set_rotation_iops, 100, 0, 1000000, 0);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
                    "were used once",
@@ -492,7 +494,8 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
 
 ha_create_table_option table_options[] = {
     HA_TOPTION_ENUM("ENCRYPTED", encrypted, "DEFAULT,YES,NO", 0), /* as TP_ENCRYPTED_… */
-    HA_TOPTION_SYSVAR("ENCRYPTION_KEY_ID", encryption_key_id, default_encryption_key_id), HA_TOPTION_END};
+    HA_TOPTION_SYSVAR("ENCRYPTION_KEY_ID", encryption_key_id, default_encryption_key_id),
+    HA_TOPTION_END};
 
 bool is_default_home_dir() { return !home_dir || !*home_dir; }
 

@@ -221,7 +221,7 @@ fn options_are_checked_kept_and_altered() {
     assert_eq!(key_of(&mut conn, "t"), 1);
     fill(&mut conn, "t");
 
-    // Partitions are tables of their own.
+    // Each partition is a table.
     run(
         &mut conn,
         &[
@@ -320,7 +320,8 @@ fn a_newer_version_of_a_key_reaches_every_page() {
     fill(&mut conn, "t");
     let versions = |conn: &mut Conn| {
         let query = "SELECT MIN_KEY_VERSION, CURRENT_KEY_VERSION, KEY_ROTATION_PAGE_NUMBER IS NULL \
-                     FROM information_schema.TIDEPOOL_TABLESPACES_ENCRYPTION WHERE TABLE_NAME = 't'";
+                     FROM information_schema.TIDEPOOL_TABLESPACES_ENCRYPTION \
+                     WHERE TABLE_NAME = 't'";
         let row: Option<(u32, u32, bool)> = conn.query_first(query).expect("a query");
         row.expect("a row")
     };

@@ -39,7 +39,7 @@ const IMAGES_AT_ONCE: usize = 16;
 /// Calls in a step that find nothing to write: each looks at the places of 16384 pages.
 const LOOKS_A_STEP: u32 = 64;
 
-/// What a file is to be encrypted with: key and version. `None`: not at all.
+/// What a file should be encrypted with: key and version. `None`: not at all.
 type Target = Option<(u32, u32)>;
 
 /// The rotation, and what it knows.

@@ -8,8 +8,8 @@
 //! rows.
 //!
 //! # Nonces
-//! The key of an epoch is derived from 32 random bytes of its own, and the nonce of a frame is its
-//! LSN. No LSN is given twice in an epoch; and a directory that is copied, or opened twice from one
+//! The key of an epoch is derived from 32 random bytes of that epoch, and the nonce of a frame is
+//! its LSN. No LSN is given twice in an epoch; and a directory that is copied, or opened twice from one
 //! state, begins an epoch with other random bytes.
 //!
 //! # The file `redo/keys`

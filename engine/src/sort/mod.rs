@@ -548,7 +548,7 @@ mod tests {
         let mut sorted = sorter.sorted(&mut || Ok(())).unwrap();
         assert!(sorted.sorter.runs.len() <= 4 && memory.bytes() <= MEMORY_MIN_BYTES as u64);
         assert_eq!(sorted.sorter.runs[0].pass(), 2);
-        let (file_len, entries_len) = (sorted.sorter.file().len().unwrap(), 40_000 * 112);
+        let (file_len, entries_len) = (sorted.sorter.file().file.len().unwrap(), 40_000 * 112);
         assert!(file_len < entries_len * 9 / 4, "{file_len} bytes of {entries_len}");
         let (mut key, mut value) = (Vec::new(), Vec::new());
         for (expected_key, n) in expected {
@@ -564,10 +564,10 @@ mod tests {
         let sorter = sorter_of_many_runs(&storage, &Arc::default());
         let file = sorter.file().clone();
         let mut block = tidepool_pool::storage::AlignedBuf::zeroed(BLOCK);
-        file.read_at(&mut block, BLOCK as u64).unwrap();
+        file.file.read_at(&mut block, BLOCK as u64).unwrap();
         let mut sorted = sorter.sorted(&mut || Ok(())).unwrap();
         // As if the disk had lost what was written there since.
-        file.write_at(&block, BLOCK as u64).unwrap();
+        file.file.write_at(&block, BLOCK as u64).unwrap();
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let error = loop {
             match sorted.next(&mut key, &mut value) {

@@ -1,7 +1,8 @@
 //! Runs of a sort in its file: written once, read once, in blocks.
 //!
 //! ```text
-//! block    crc32c u32 of the block's offset in the file (u64), of the run's pass (u32) and of all that follows | PAYLOAD bytes of the run | tag, 16 bytes
+//! block    crc32c u32 of the block's offset in the file (u64), of the run's pass (u32) and of all
+//!          that follows | PAYLOAD bytes of the run | tag, 16 bytes
 //! ```
 //! With a key, the bytes of the run are encrypted, by the number of the block and the pass; else
 //! the tag is zeroes.
