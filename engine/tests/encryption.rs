@@ -80,6 +80,25 @@ fn leaks(dir: &Path) -> Vec<String> {
     found
 }
 
+/// A copy of the directory as a kill would leave it now: what it has in memory alone is gone.
+fn killed(dir: &Path) -> tempfile::TempDir {
+    fn copy(from: &Path, to: &Path) {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let to = to.join(path.file_name().unwrap());
+            if path.is_dir() {
+                std::fs::create_dir(&to).unwrap();
+                copy(&path, &to);
+            } else {
+                std::fs::copy(&path, &to).unwrap();
+            }
+        }
+    }
+    let to = tempfile::tempdir().unwrap();
+    copy(dir, to.path());
+    to
+}
+
 fn rotate(db: &Db) {
     while db.step_rotation().unwrap() {}
 }
@@ -93,10 +112,8 @@ fn no_row_of_an_encrypted_table_is_in_a_file() {
     let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
     fill(&db, &table);
     assert_eq!(leaks(dir.path()), [""; 0], "while it is open");
-    drop(table);
-    // As after a kill: the next opening recovers.
-    drop(db);
-    assert_eq!(leaks(dir.path()), [""; 0], "after a kill");
+    let dir = killed(dir.path());
+    drop((table, db));
     let db = Db::open(dir.path(), options.clone()).unwrap();
     let table = db.open_table("t").unwrap();
     assert_eq!(count(&db, &table).unwrap(), ROWS);
@@ -143,6 +160,53 @@ fn a_missing_key_costs_its_tables_alone() {
     // Undo records are encrypted with key 1.
     let error = Db::open(dir.path(), Options::small()).unwrap_err();
     assert!(error.to_string().contains("undo.tpd: it is encrypted: it takes key 1"), "{error}");
+}
+
+#[test]
+fn a_recovery_without_the_key_is_refused_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let db = Db::open(dir.path(), options(&ring)).unwrap();
+    let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+    fill(&db, &table);
+    // The log has changes of the table.
+    let dir = killed(dir.path());
+    drop((table, db));
+    ring.remove(5, 1);
+    let error = Db::open(dir.path(), options(&ring)).unwrap_err();
+    assert!(matches!(error, Error::Key(_)), "{error}");
+    assert!(error.to_string().contains("encryption key 5"), "{error}");
+    ring.insert(5, 1, vec![5; 32]);
+    let db = Db::open(dir.path(), options(&ring)).unwrap();
+    assert_eq!(count(&db, &db.open_table("t").unwrap()).unwrap(), ROWS);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_rollback_waits_for_a_missing_key_and_ends_when_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let db = Db::open(dir.path(), options(&ring)).unwrap();
+    let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+    fill(&db, &table);
+    let mut trx = db.begin(TransactionOptions::default());
+    trx.delete(&table, 0, &7u32.to_be_bytes()).unwrap();
+    // The next opening rolls it back; the log has nothing of the table any more.
+    std::mem::forget(trx);
+    drop(table);
+    db.close().unwrap();
+    ring.remove(5, 1);
+    let db = Db::open(dir.path(), options(&ring)).unwrap();
+    for _ in 0..50 {
+        let _ = db.step_rollback_recovered();
+    }
+    assert!(matches!(db.open_table("t"), Err(Error::Key(_))));
+    ring.insert(5, 1, vec![5; 32]);
+    let rows = |db: &Db| count(db, &db.open_table("t").unwrap()).unwrap();
+    while rows(&db) != ROWS || db.step_rollback_recovered().unwrap() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    db.close().unwrap();
 }
 
 #[test]
