@@ -35,11 +35,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use tidepool_pool::encryption::PageKey;
 use tidepool_pool::storage::{Storage, StorageLock};
 use tidepool_pool::{
     EXTENT_BYTES, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead, WriteAheadError,
 };
 
+use crate::encryption::Encryption;
 use crate::error::{Error, Result};
 use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
 use crate::format::space_header;
@@ -71,6 +73,7 @@ pub struct Env {
     redo: Arc<RedoLog>,
     failure: Arc<Failure>,
     page_files: PageFiles,
+    encryption: Encryption,
     read_only: bool,
     force: ForceRecovery,
     /// The directory was new.
@@ -182,6 +185,7 @@ impl Env {
             governor,
             redo: recovered.redo,
             failure: recovered.failure,
+            encryption: Encryption::new(page_files.keys.clone(), options.encrypt_tables),
             page_files,
             read_only,
             force,
@@ -332,6 +336,11 @@ impl Env {
         self.page_files.source(&*self.storage, &self.pool, id)
     }
 
+    /// What is encrypted.
+    pub fn encryption(&self) -> &Encryption {
+        &self.encryption
+    }
+
     /// What the files have in common.
     pub(crate) fn page_files(&self) -> &PageFiles {
         &self.page_files
@@ -339,8 +348,13 @@ impl Env {
 
     /// Makes the file of space `id`, empty, and the redo record that recovery makes it by.
     pub fn create_space(&self, id: u32) -> Result<Arc<Space>> {
+        self.create_encrypted_space(id, None)
+    }
+
+    /// The same; what is written to the file is encrypted with `key`, if there is one.
+    pub fn create_encrypted_space(&self, id: u32, key: Option<Arc<PageKey>>) -> Result<Arc<Space>> {
         self.check_writable()?;
-        let space = self.create_file(id)?;
+        let space = self.create_file(id, key)?;
         if let Err(error) = self.log_file_change(LogRecord::SpaceCreate(id)) {
             let _opening = self.opening.lock();
             // Best effort; the record, if it got that far, makes an empty file at worst.
@@ -353,12 +367,15 @@ impl Env {
 
     /// Makes the file of space `id`, and opens the space in the pool. From the moment that the file
     /// has its name until it is open, no other thread opens it: a backup opens what files it finds.
-    fn create_file(&self, id: u32) -> Result<Arc<Space>> {
+    fn create_file(&self, id: u32, key: Option<Arc<PageKey>>) -> Result<Arc<Space>> {
         let _opening = self.opening.lock();
         let name = space_file_name(id);
         let file = self.storage.create(&name)?;
         let made = || -> Result<Arc<Space>> {
-            let file = self.page_files.make(id, file)?;
+            let file = match key {
+                None => self.page_files.make(id, file)?,
+                Some(key) => self.page_files.make_encrypted(id, file, key)?,
+            };
             self.storage.sync_dir(dir_of(&name))?;
             Ok(self.pool.open_space(id, file)?)
         };

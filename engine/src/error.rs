@@ -48,6 +48,9 @@ pub enum Error {
         /// What is wrong and what to do.
         why: String,
     },
+    /// Something is encrypted, or should be, and the key can't be had. Nothing is damaged.
+    #[error("{0}; see that the server's key management plugin has the key, and try again")]
+    Key(String),
     /// An entry with this key exists.
     #[error("duplicate key in index {index}")]
     DuplicateKey {
@@ -201,6 +204,7 @@ impl From<PoolError> for Error {
             PoolError::Storage(error) => error.into(),
             PoolError::Corrupt { file, page, why } => Error::Corrupt { file, page: page.no, why },
             PoolError::File { file, why } => Error::lost(file, why),
+            PoolError::Key { file, why } => Error::Key(format!("{file}: {why}")),
             PoolError::InvalidConfig(why) => Error::InvalidOption(why),
             other => Error::Storage(other.to_string()),
         }
@@ -220,11 +224,23 @@ impl Error {
         Error::Lost { file, why }
     }
 
+    /// The error; if a key is missing, it names the table.
+    pub(crate) fn with_table(self, table: &str) -> Error {
+        match self {
+            Error::Key(why) => Error::Key(format!("table '{table}', {why}")),
+            error => error,
+        }
+    }
+
     /// Whether the error is about what a file holds, or about reading or writing it.
     pub fn is_of_files(&self) -> bool {
         matches!(
             self,
-            Error::Storage(_) | Error::Corrupt { .. } | Error::Lost { .. } | Error::Format { .. }
+            Error::Storage(_)
+                | Error::Corrupt { .. }
+                | Error::Lost { .. }
+                | Error::Format { .. }
+                | Error::Key(_)
         )
     }
 

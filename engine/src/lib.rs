@@ -68,6 +68,7 @@ mod btree;
 mod catalog;
 mod csn;
 mod db;
+mod encryption;
 mod env;
 mod error;
 pub mod explain;
@@ -121,9 +122,10 @@ pub use catalog::{
     NAME_LEN_MAX, TableDef,
 };
 pub use db::{
-    ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange,
-    ROW_BYTES_KEPT, Range, RoundReport, Savepoint, Seek, TableLoad, Transaction,
+    ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, EncryptionRow,
+    IndexChange, ROW_BYTES_KEPT, Range, RoundReport, Savepoint, Seek, TableLoad, Transaction,
 };
+pub use encryption::{EncryptTables, EncryptionChoice, KeySource, TableEncryption};
 pub use error::{Error, Result};
 pub use files::{INCREMENT_MARK, UNFINISHED_MARK, space_file_name};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
@@ -136,6 +138,7 @@ pub use table::{
     TableStatistics,
 };
 pub use tidepool_governor::Policy as MemoryPolicy;
+pub use tidepool_pool::encryption::{KeyError, Keyring, MemoryKeyring};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{
     Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,

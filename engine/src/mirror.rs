@@ -73,7 +73,7 @@ pub(crate) fn header_of(mirror: &Mirror, space: u32, page_size: PageSize) -> Opt
 pub(crate) fn image_of(page: PageId, bytes: &[u8]) -> Image {
     let mut image = Vec::new();
     let codec = Codec::Zstd.encode(bytes, &mut image);
-    Image { space: page.space, no: page.no, codec, bytes: image }
+    Image::plain((page.space, page.no), codec, image)
 }
 
 /// A file that is read from its beginning to its end, a piece at a time.

@@ -5,6 +5,7 @@
 //! the field, its value and what it may be, and never a surprise later. Some can be changed while
 //! the engine runs: those have setters on [`Db`](crate::Db), which call the same checks.
 
+use crate::encryption::{EncryptTables, KeySource};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -188,6 +189,19 @@ pub struct Options {
     pub accept_log_loss: AcceptLogLoss,
     /// What a start on a damaged data directory does without. Default [`ForceRecovery::Off`].
     pub force_recovery: ForceRecovery,
+    /// Where the keys of encrypted tables come from. Default none: then no table can be encrypted,
+    /// and encrypted ones can't be read. The same keyring must be given at each opening.
+    pub keyring: Option<KeySource>,
+    /// Whether tables are encrypted that do not say. Default [`EncryptTables::Off`].
+    pub encrypt_tables: EncryptTables,
+    /// Whether the redo log is encrypted from this opening on. Default false.
+    pub encrypt_log: bool,
+    /// How many newer versions of a key there must be before what was encrypted with an older one
+    /// is encrypted anew, in the background; 0 = that is never done, not even for tables that
+    /// should be encrypted or decrypted. Default 1.
+    pub encryption_rotate_key_age: u32,
+    /// Pages that the background encrypts anew in a second. Default 100.
+    pub encryption_rotation_iops: u32,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
     /// [`Db`](crate::Db), in any order: for deterministic simulation.
     pub background: bool,
@@ -224,6 +238,11 @@ impl Default for Options {
             read_only: false,
             accept_log_loss: AcceptLogLoss::No,
             force_recovery: ForceRecovery::Off,
+            keyring: None,
+            encrypt_tables: EncryptTables::Off,
+            encrypt_log: false,
+            encryption_rotate_key_age: 1,
+            encryption_rotation_iops: 100,
             background: true,
         }
     }

@@ -8,7 +8,8 @@ mod of_mirror;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-use tidepool_pool::packed::{self, MAP_PAGES, Object, PackedFile, Settings};
+use tidepool_pool::encryption::{Keys, PageKey};
+use tidepool_pool::packed::{self, FileKey, MAP_PAGES, Object, PackedFile, Settings};
 use tidepool_pool::storage::{SimStorage, Storage, StorageError, StorageFile, StorageOp};
 use tidepool_pool::{PageSize, Pool, Space};
 
@@ -33,6 +34,8 @@ pub(crate) struct PageFiles {
     pub last_resort: bool,
     /// Which runs of the files were durable.
     pub newest_runs: Arc<NewestRuns>,
+    /// What encrypted images are read and written with.
+    pub keys: Option<Arc<Keys>>,
 }
 
 impl PageFiles {
@@ -46,6 +49,7 @@ impl PageFiles {
             read_only: true,
             last_resort: false,
             newest_runs,
+            keys: None,
         }
     }
 
@@ -54,9 +58,59 @@ impl PageFiles {
         PackedFile::create(file, self.settings(space)).map_err(file_error)
     }
 
+    /// The same for one whose images are encrypted with a key.
+    pub fn make_encrypted(
+        &self,
+        space: u32,
+        file: Arc<dyn StorageFile>,
+        key: Arc<PageKey>,
+    ) -> Result<PackedFile> {
+        let made = self.make_for_images(space, file, FileKey::Id(key.id()))?;
+        made.encrypt_with(Some(key));
+        Ok(made)
+    }
+
+    /// The same for one that gets the images of another file of the space, with this key, as they
+    /// are.
+    pub fn make_for_images(
+        &self,
+        space: u32,
+        file: Arc<dyn StorageFile>,
+        key: FileKey,
+    ) -> Result<PackedFile> {
+        let made = PackedFile::create_behind(file, self.settings(space), (0, key));
+        let made = self.with_keys(made.map_err(file_error)?);
+        made.store_as_given();
+        Ok(made)
+    }
+
+    /// The file with the keys that its images are read with.
+    fn with_keys(&self, packed: PackedFile) -> PackedFile {
+        if let Some(keys) = &self.keys {
+            packed.read_with_keys(keys.clone());
+        }
+        packed
+    }
+
+    /// The file with the key that it goes on encrypting with.
+    fn with_its_key(&self, packed: PackedFile) -> packed::Result<PackedFile> {
+        let FileKey::Id(id) = packed.file_key() else { return Ok(packed) };
+        let no_key = |why: String| packed::Error::Key {
+            file: packed.name().into(),
+            why: format!("it is encrypted: {why}"),
+        };
+        let key = match &self.keys {
+            Some(keys) => keys.newest_page_key(id).map_err(|error| no_key(error.to_string())),
+            None => Err(no_key(format!("it takes key {id}, and there are no keys"))),
+        };
+        packed.encrypt_with(Some(key?));
+        Ok(packed)
+    }
+
     /// Makes a file that is to take the place of the space's own. Durable, except for its name.
     fn make_successor(&self, space: u32, file: Arc<dyn StorageFile>) -> packed::Result<PackedFile> {
-        PackedFile::create_behind(file, self.settings(space), self.newest_runs.of(space))
+        let known = (self.newest_runs.of(space), FileKey::Never);
+        PackedFile::create_behind(file, self.settings(space), known)
     }
 
     /// Opens the file of a space, and the space in the pool.
@@ -104,6 +158,7 @@ impl PageFiles {
         let known = self.newest_runs.of(space);
         match PackedFile::rescue(file, self.settings(space), known) {
             Ok((file, wrong)) if !matches!(refusal, packed::Error::Storage(_)) => {
+                let file = self.with_keys(file);
                 tracing::error!(
                     "{why}; its pages are read as far as they can be found: {}",
                     wrong.join("; ")
@@ -144,7 +199,9 @@ impl PageFiles {
             true => packed::Access::ReadOnly,
             false => packed::Access::ReadWrite,
         };
-        PackedFile::open(file, self.settings(space), access, known)
+        let opened = PackedFile::open(file, self.settings(space), access, known)?;
+        let opened = self.with_keys(opened);
+        if self.writes_nothing() { Ok(opened) } else { self.with_its_key(opened) }
     }
 
     fn settings(&self, space: u32) -> Settings {
@@ -175,6 +232,8 @@ impl OpenError {
             packed::Error::Storage(storage) if storage.op != StorageOp::Read => {
                 OpenError::Other(file_error(error))
             }
+            // The file is as good as ever.
+            packed::Error::Key { .. } => OpenError::Other(file_error(error)),
             _ => OpenError::Unusable(error_of(space, error)),
         }
     }
@@ -280,6 +339,9 @@ pub(crate) struct Piece {
     pub next: Option<u32>,
     /// Bytes of the file that these pages take.
     pub bytes: u64,
+    /// Pages that are left out, for they are encrypted and their key can't be had. Their images
+    /// have the right checksum.
+    pub encrypted: u64,
 }
 
 /// Reads the pages of a space from `first` on, as many as `buf` has room for. Pages that were never
@@ -290,13 +352,18 @@ pub(crate) fn read_piece(
     (page_size, buf): (PageSize, &mut [u8]),
 ) -> Piece {
     let mut piece = Piece { next: Some(first), ..Piece::default() };
-    for bytes in buf.chunks_exact_mut(page_size.bytes()) {
-        let Some(from) = piece.next else { break };
+    let room = buf.len() / page_size.bytes();
+    while piece.pages.len() + (piece.encrypted as usize) < room
+        && let Some(from) = piece.next
+    {
+        let bytes = &mut buf[piece.pages.len() * page_size.bytes()..][..page_size.bytes()];
         match file.next_page(space, from) {
             Ok(None) => piece.next = None,
             Ok(Some(no)) => {
-                let read = file.read(space, no, bytes).map_err(why);
-                piece.pages.push((no, read.map(drop)));
+                match file.read(space, no, bytes) {
+                    Err(packed::Error::Key { .. }) => piece.encrypted += 1,
+                    read => piece.pages.push((no, read.map(drop).map_err(why))),
+                }
                 let entry = file.find(space, no).ok().flatten();
                 piece.bytes += entry.map_or(0, |entry| u64::from(entry.len));
                 piece.next = no.checked_add(1);
@@ -316,7 +383,9 @@ pub(crate) fn why(error: packed::Error) -> String {
     match error {
         packed::Error::Corrupt { object: Object::Page { .. }, why, .. } => why,
         packed::Error::Corrupt { object, why, .. } => format!("{object} is corrupt: {why}"),
-        packed::Error::File { why, .. } | packed::Error::WrongFile { why, .. } => why,
+        packed::Error::File { why, .. }
+        | packed::Error::WrongFile { why, .. }
+        | packed::Error::Key { why, .. } => why,
         packed::Error::Storage(error) => error.to_string(),
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn write_page(disk: &SimStorage, page: PageId, bytes: &[u8]) {
     if !page::is_zero(&bytes) {
         page::stamp_checksum(&mut bytes);
     }
-    let image = Image { space: page.space, no: page.no, codec: Codec::Raw, bytes };
+    let image = Image::plain((page.space, page.no), Codec::Raw, bytes);
     file_of(disk, page.space).write(Stream::Flushed, &[image]).unwrap();
 }
 

@@ -63,7 +63,8 @@ enum tp_result {
   TP_PANIC = 23,
   TP_OTHER = 24,
   TP_TABLE_CHANGED = 25, /* since the transaction's snapshot */
-  TP_OUT_OF_ORDER = 26   /* a row that is loaded comes behind a greater one */
+  TP_OUT_OF_ORDER = 26,  /* a row that is loaded comes behind a greater one */
+  TP_NO_KEY = 27         /* of something that is encrypted */
 };
 
 enum tp_isolation {
@@ -116,6 +117,10 @@ typedef struct {
   uint8_t force_recovery; /* 0 to 5 */
   uint8_t page_compression; /* TP_COMPRESSION_… */
   uint8_t compressed_tier;  /* 0: off */
+  uint8_t encrypt_tables;   /* TP_ENCRYPT_… */
+  uint8_t encrypt_log;
+  uint32_t encryption_rotate_key_age;
+  uint32_t encryption_rotation_iops;
 } tp_options;
 
 /* From this level of force_recovery on nothing is written. */
@@ -126,6 +131,20 @@ enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
 enum { TP_MEMORY_AUTO = 0, TP_MEMORY_KEEP = 1, TP_MEMORY_RETURN = 2 };
 
 enum { TP_COMPRESSION_AUTO = 0, TP_COMPRESSION_OFF = 1, TP_COMPRESSION_LZ4 = 2, TP_COMPRESSION_ZSTD = 3 };
+
+enum { TP_ENCRYPT_OFF = 0, TP_ENCRYPT_ON = 1, TP_ENCRYPT_FORCE = 2 };
+
+/* What a table's definition says: as TP_ENCRYPT_… has it, yes, or no. */
+enum { TP_ENCRYPTED_DEFAULT = 0, TP_ENCRYPTED_YES = 1, TP_ENCRYPTED_NO = 2 };
+typedef struct {
+  uint32_t key_id;
+  uint8_t choice; /* TP_ENCRYPTED_… */
+} tp_encryption;
+
+/* Where encryption keys come from; each answers 0 if it has the key. `len`: the capacity, then the
+   length. Called once, before tp_open. */
+void tp_set_keyring(int (*newest)(uint32_t id, uint32_t *version),
+                    int (*key)(uint32_t id, uint32_t version, uint8_t *key, uint32_t *len));
 
 /* An error if the engine must not start: a backup that was not finished lies in the server's data
    directory; or, unless `start_empty`, the server has tables of the engine's, and the engine's
@@ -159,6 +178,12 @@ int tp_set_scrub_days(tp_db *db, uint16_t days);
 /* A TP_COMPRESSION_…. */
 int tp_set_page_compression(tp_db *db, uint8_t value);
 int tp_set_compressed_tier(tp_db *db, uint8_t value);
+/* A TP_ENCRYPT_…. */
+int tp_set_encrypt_tables(tp_db *db, uint8_t value);
+int tp_set_encryption_rotate_key_age(tp_db *db, uint32_t versions);
+int tp_set_encryption_rotation_iops(tp_db *db, uint32_t pages);
+/* An error if no table can be made that is encrypted so. */
+int tp_check_encryption(const tp_db *db, const tp_encryption *encryption);
 /* Begins a pass of the scrub; `now` is not looked at. */
 int tp_scrub(tp_db *db, uint8_t now);
 
@@ -216,7 +241,8 @@ enum tp_explain_table {
   TP_CACHE_ADVICE = 5,
   TP_MEMORY_DECISIONS = 6,
   TP_TABLE_FILES = 7,
-  TP_DEADLOCKS = 8
+  TP_DEADLOCKS = 8,
+  TP_ENCRYPTION = 9
 };
 
 enum tp_value_kind {
@@ -271,7 +297,8 @@ int tp_attachment(const tp_db *db, const char *name, size_t name_len, uint8_t ki
 
 /* Attachments change at the moment of the definition. There may be none (null). */
 int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,
-                    const uint8_t *metadata, size_t metadata_len, const tp_attachment_changes *attached);
+                    const uint8_t *metadata, size_t metadata_len, const tp_encryption *encryption,
+                    const tp_attachment_changes *attached);
 typedef struct {
   const char *name;
   size_t len;

@@ -74,6 +74,9 @@ int server_error(int result, THD *thd) {
   case TP_CORRUPT:
     explain(thd, true);
     return HA_ERR_CRASHED;
+  case TP_NO_KEY:
+    explain(thd, true);
+    return HA_ERR_DECRYPTION_FAILED;
   case TP_FORMAT:
     explain(thd, true);
     return HA_ERR_TABLE_CORRUPT;

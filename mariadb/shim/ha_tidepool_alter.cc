@@ -33,6 +33,7 @@
 #include "ddl.h"
 #include "definition_files.h"
 #include "description.h"
+#include "encryption.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
@@ -234,6 +235,8 @@ enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *a
   /* The copy says why not. */
   if (altered->part_info && has_passing_primary_key(altered->s, altered->key_info) &&
       !(table->part_info && has_passing_primary_key(table_share, table->key_info)))
+    return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  if (!is_same_encryption(table_share->option_struct, info->create_info->option_struct))
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
   if (info->handler_flags & (INDEX_CHANGES | ROW_CHANGES)) return check_index_change(altered, info);

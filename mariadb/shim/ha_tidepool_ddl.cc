@@ -3,6 +3,7 @@
 #include "ddl.h"
 #include "definition_files.h"
 #include "description.h"
+#include "encryption.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
@@ -85,6 +86,9 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     return HA_ERR_UNSUPPORTED;
   }
 
+  const tp_encryption encryption = encryption_of(info->option_struct);
+  if (!may_encrypt(encryption)) return HA_WRONG_CREATE_OPTION;
+
   const Layouts layouts(form);
   const std::vector<tp_index_def> indexes = layouts.definitions(form);
   Metadata metadata;
@@ -108,7 +112,8 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     const auto create_table = [&] {
       return tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
-                             reinterpret_cast<const uint8_t *>(all.data()), all.size(), attached.get());
+                             reinterpret_cast<const uint8_t *>(all.data()), all.size(), &encryption,
+                             attached.get());
     };
     int result = create_table();
     if (result == TP_TABLE_EXISTS && !is_prefix(name.c_str(), TEMPORARY_PREFIX) &&

@@ -15,7 +15,8 @@ st_mysql_information_schema interface = {MYSQL_INFORMATION_SCHEMA_INTERFACE_VERS
 namespace {
 
 constexpr const Schema_table *TABLES[] = {&BUFFER_POOL, &BUFFER_POOL_BY_INDEX, &TRX, &LOCKS, &CACHE_ADVICE,
-                                            &MEMORY_DECISIONS, &TABLE_FILES, &DEADLOCKS};
+                                            &MEMORY_DECISIONS, &TABLE_FILES, &DEADLOCKS,
+                                            &ENCRYPTION};
 
 const Schema_table *table_named(const char *name) {
   for (const Schema_table *table : TABLES)

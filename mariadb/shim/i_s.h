@@ -31,7 +31,8 @@ struct Schema_table {
 };
 
 extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[], trx_columns[], locks_columns[],
-    cache_advice_columns[], memory_decisions_columns[], table_files_columns[], deadlocks_columns[];
+    cache_advice_columns[], memory_decisions_columns[], table_files_columns[], deadlocks_columns[],
+    encryption_columns[];
 
 constexpr Schema_table BUFFER_POOL{"TIDEPOOL_BUFFER_POOL", buffer_pool_columns, TP_BUFFER_POOL},
     BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns, TP_BUFFER_POOL_BY_INDEX},
@@ -39,7 +40,8 @@ constexpr Schema_table BUFFER_POOL{"TIDEPOOL_BUFFER_POOL", buffer_pool_columns, 
     CACHE_ADVICE{"TIDEPOOL_CACHE_ADVICE", cache_advice_columns, TP_CACHE_ADVICE},
     MEMORY_DECISIONS{"TIDEPOOL_MEMORY_DECISIONS", memory_decisions_columns, TP_MEMORY_DECISIONS},
     TABLE_FILES{"TIDEPOOL_TABLE_FILES", table_files_columns, TP_TABLE_FILES},
-    DEADLOCKS{"TIDEPOOL_DEADLOCKS", deadlocks_columns, TP_DEADLOCKS};
+    DEADLOCKS{"TIDEPOOL_DEADLOCKS", deadlocks_columns, TP_DEADLOCKS},
+    ENCRYPTION{"TIDEPOOL_TABLESPACES_ENCRYPTION", encryption_columns, TP_ENCRYPTION};
 
 extern st_mysql_information_schema interface;
 int init(void *schema_table);

@@ -73,4 +73,19 @@ const ST_FIELD_INFO table_files_columns[] = {
     Column("DEAD_BYTES", ULonglong(), NULLABLE),
     CEnd()};
 
+const ST_FIELD_INFO encryption_columns[] = {
+    Column("SPACE", ULonglong(), NOT_NULL),
+    Column("TABLE_SCHEMA", Varchar(NAME_CHAR_LEN), NOT_NULL),
+    Column("TABLE_NAME", Varchar(3 * NAME_CHAR_LEN), NOT_NULL),
+    Column("ENCRYPTION_SCHEME", ULonglong(), NOT_NULL),
+    /* 0: some pages are not encrypted, or it is not known yet */
+    Column("MIN_KEY_VERSION", ULonglong(), NOT_NULL),
+    Column("CURRENT_KEY_VERSION", ULonglong(), NOT_NULL),
+    /* NULL: no rotation is under way */
+    Column("KEY_ROTATION_PAGE_NUMBER", ULonglong(), NULLABLE),
+    Column("KEY_ROTATION_MAX_PAGE_NUMBER", ULonglong(), NULLABLE),
+    Column("CURRENT_KEY_ID", ULonglong(), NOT_NULL),
+    Column("ROTATING_OR_FLUSHING", ULonglong(), NOT_NULL),
+    CEnd()};
+
 } // namespace tidepool::i_s

@@ -3,6 +3,7 @@
 #include "backup.h"
 #include "ddl.h"
 #include "definition_files.h"
+#include "encryption.h"
 #include "engine.h"
 #include "foreign_key.h"
 #include "errors.h"
@@ -75,6 +76,7 @@ int start(void *p) {
   auto *hton = static_cast<handlerton *>(p);
   engine.hton = hton;
   tp_set_log(server_log);
+  give_keyring();
   raise_open_files_limit();
 
   const tp_options options = open_options();
@@ -105,6 +107,7 @@ int start(void *p) {
   hton->show_status = show_status;
   hton->create_partitioning_metadata = Hook<keep_partitioned_files>();
   hton->tablefile_extensions = no_extensions;
+  hton->table_options = table_options;
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
   hton->pre_shutdown = pre_shutdown;
   hton->prepare_for_backup = Hook<warn_of_other_backup>();
@@ -157,5 +160,6 @@ maria_declare_plugin(tidepool){
     tidepool::i_s::plugin(tidepool::i_s::CACHE_ADVICE, "What other sizes of the buffer pool would bring"),
     tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS, "When and why the buffer pool got another size"),
     tidepool::i_s::plugin(tidepool::i_s::TABLE_FILES, "What the file of each table takes on disk"),
-    tidepool::i_s::plugin(tidepool::i_s::DEADLOCKS, "The newest deadlocks, with all statements")
+    tidepool::i_s::plugin(tidepool::i_s::DEADLOCKS, "The newest deadlocks, with all statements"),
+    tidepool::i_s::plugin(tidepool::i_s::ENCRYPTION, "How the file of each table is encrypted")
 maria_declare_plugin_end;

@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "sysvars.h"
 #include "backup.h"
+#include "encryption.h"
 #include "engine.h"
 #include "errors.h"
 #include "named_path.h"
@@ -24,6 +25,8 @@ double page_trace_sample;
 ulonglong page_trace_max_size;
 
 ulong scrub_days;
+ulong encrypt_tables, encryption_rotate_key_age, encryption_rotation_iops;
+my_bool encrypt_log;
 my_bool scrub_now;
 
 constexpr ulonglong MIB = 1024 * 1024;
@@ -41,6 +44,9 @@ TYPELIB memory_policies =
 const char *tier_names[] = {"OFF", "AUTO", NullS};
 TYPELIB tiers = typelib("compressed_tier", tier_names, array_elements(tier_names) - 1);
 
+const char *encrypt_names[] = {"OFF", "ON", "FORCE", NullS}; /* as TP_ENCRYPT_… */
+TYPELIB encrypt_kinds = typelib("encrypt_tables", encrypt_names, array_elements(encrypt_names) - 1);
+
 constexpr ulong OLD_PCT = 37, OLD_TIME_MS = 1000;
 constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
 
@@ -49,6 +55,22 @@ ulonglong at_least_minimum(ulonglong asked) {
   uint64_t minimum = 0;
   if (!asked || tp_buffer_pool_size_min(page_size, &minimum) != TP_OK) return asked;
   return MY_MAX(asked, minimum);
+}
+
+/* What the server does for a variable of names that has no check. */
+int check_enum(const TYPELIB &names, void *save, st_mysql_value *value) {
+  longlong number = 0;
+  if (value->value_type(value) == MYSQL_VALUE_TYPE_STRING) {
+    char buffer[16];
+    int length = sizeof buffer;
+    const char *text = value->val_str(value, buffer, &length);
+    number = text ? find_type(text, &names, FIND_TYPE_BASIC) - 1 : -1;
+  } else if (value->val_int(value, &number)) {
+    return 1;
+  }
+  if (number < 0 || number >= static_cast<longlong>(names.count)) return 1;
+  *static_cast<ulong *>(save) = static_cast<ulong>(number);
+  return 0;
 }
 
 /* The variable changes if the engine takes the value. */
@@ -186,6 +208,32 @@ void set_compressed_tier(THD *thd, st_mysql_sys_var *, void *variable, const voi
   apply<ulong>(thd, variable, value, tp_set_compressed_tier(engine.db, which));
 }
 
+/* Without a key, no table could be made any more. */
+int check_encrypt_tables(THD *thd, st_mysql_sys_var *variable, void *save, st_mysql_value *value) {
+  if (check_enum(encrypt_kinds, save, value)) return 1;
+  if (*static_cast<ulong *>(save) == TP_ENCRYPT_OFF || has_default_key()) return 0;
+  my_printf_error(ER_GET_ERRMSG,
+                  "Tidepool: tidepool_encrypt_tables can't be set: there is no encryption key 1; "
+                  "load a key management plugin that has it",
+                  MYF(0));
+  return 1;
+}
+
+void set_encrypt_tables(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const auto which = static_cast<uint8_t>(*static_cast<const ulong *>(value));
+  apply<ulong>(thd, variable, value, tp_set_encrypt_tables(engine.db, which));
+}
+
+void set_rotate_key_age(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const auto versions = static_cast<uint32_t>(*static_cast<const ulong *>(value));
+  apply<ulong>(thd, variable, value, tp_set_encryption_rotate_key_age(engine.db, versions));
+}
+
+void set_rotation_iops(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const auto pages = static_cast<uint32_t>(*static_cast<const ulong *>(value));
+  apply<ulong>(thd, variable, value, tp_set_encryption_rotation_iops(engine.db, pages));
+}
+
 /* ON begins a pass; it always reads OFF. */
 void order_scrub(THD *thd, st_mysql_sys_var *, void *, const void *value) {
   if (!*static_cast<const my_bool *>(value)) return;
@@ -285,6 +333,23 @@ MYSQL_SYSVAR_ENUM(compressed_tier, compressed_tier, PLUGIN_VAR_RQCMDARG,
                   "Whether part of the buffer pool holds compressed pages: AUTO = as much as saves "
                   "time, found out by the engine; OFF = none",
                   nullptr, set_compressed_tier, 1, &tiers);
+MYSQL_SYSVAR_ENUM(encrypt_tables, encrypt_tables, PLUGIN_VAR_OPCMDARG,
+                  "Whether tables without the option ENCRYPTED are encrypted: OFF; ON; FORCE = and "
+                  "ENCRYPTED=NO is refused. Tables that exist follow in the background",
+                  check_encrypt_tables, set_encrypt_tables, TP_ENCRYPT_OFF, &encrypt_kinds);
+MYSQL_SYSVAR_BOOL(encrypt_log, encrypt_log, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "The redo log is encrypted, with key 1", nullptr, nullptr, FALSE);
+MYSQL_THDVAR_UINT(default_encryption_key_id, PLUGIN_VAR_RQCMDARG,
+                  "ENCRYPTION_KEY_ID of tables that are made without this option", nullptr, nullptr,
+                  1, 1, UINT_MAX32, 0);
+MYSQL_SYSVAR_ULONG(encryption_rotate_key_age, encryption_rotate_key_age, PLUGIN_VAR_RQCMDARG,
+                   "How many newer versions of its key there must be before a page is encrypted "
+                   "anew in the background; 0 = never, and tables do not follow "
+                   "tidepool_encrypt_tables either",
+                   nullptr, set_rotate_key_age, 1, 0, 14, 0);
+MYSQL_SYSVAR_ULONG(encryption_rotation_iops, encryption_rotation_iops, PLUGIN_VAR_RQCMDARG,
+                   "Pages that are encrypted anew in a second, in the background", nullptr,
+                   set_rotation_iops, 100, 0, 1000000, 0);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
                    "were used once",
@@ -390,6 +455,11 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(buffer_pool_replacement),
                                         MYSQL_SYSVAR(page_compression),
                                         MYSQL_SYSVAR(compressed_tier),
+                                        MYSQL_SYSVAR(encrypt_tables),
+                                        MYSQL_SYSVAR(encrypt_log),
+                                        MYSQL_SYSVAR(default_encryption_key_id),
+                                        MYSQL_SYSVAR(encryption_rotate_key_age),
+                                        MYSQL_SYSVAR(encryption_rotation_iops),
                                         MYSQL_SYSVAR(old_blocks_pct),
                                         MYSQL_SYSVAR(old_blocks_time),
                                         MYSQL_SYSVAR(redo_log_capacity),
@@ -421,6 +491,11 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(page_trace_sample),
                                         MYSQL_SYSVAR(page_trace_max_size),
                                         nullptr};
+
+ha_create_table_option table_options[] = {
+    HA_TOPTION_ENUM("ENCRYPTED", encrypted, "DEFAULT,YES,NO", 0), /* as TP_ENCRYPTED_… */
+    HA_TOPTION_SYSVAR("ENCRYPTION_KEY_ID", encryption_key_id, default_encryption_key_id),
+    HA_TOPTION_END};
 
 bool is_default_home_dir() { return !home_dir || !*home_dir; }
 
@@ -468,6 +543,10 @@ tp_options open_options() {
   options.replacement = static_cast<uint8_t>(buffer_pool_replacement);
   options.page_compression = static_cast<uint8_t>(page_compression);
   options.compressed_tier = static_cast<uint8_t>(compressed_tier);
+  options.encrypt_tables = static_cast<uint8_t>(encrypt_tables);
+  options.encrypt_log = encrypt_log;
+  options.encryption_rotate_key_age = static_cast<uint32_t>(encryption_rotate_key_age);
+  options.encryption_rotation_iops = static_cast<uint32_t>(encryption_rotation_iops);
   return options;
 }
 

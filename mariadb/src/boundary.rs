@@ -67,6 +67,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::ReadOnly(_) => TP_READ_ONLY,
         Error::KeyTooLong { .. } => TP_KEY_TOO_LONG,
         Error::ValueTooLong { .. } => TP_VALUE_TOO_LONG,
+        Error::Key(_) => TP_NO_KEY,
         Error::TableExists(_) => TP_TABLE_EXISTS,
         Error::TableMissing(_) => TP_TABLE_MISSING,
         Error::TableBusy(_) => TP_TABLE_BUSY,

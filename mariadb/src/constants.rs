@@ -36,6 +36,7 @@ pub(crate) const TP_PANIC: c_int = 23;
 pub(crate) const TP_OTHER: c_int = 24;
 pub(crate) const TP_TABLE_CHANGED: c_int = 25;
 pub(crate) const TP_OUT_OF_ORDER: c_int = 26;
+pub(crate) const TP_NO_KEY: c_int = 27;
 
 // Isolation levels.
 pub(crate) const TP_READ_UNCOMMITTED: c_int = 0;
@@ -80,6 +81,16 @@ pub(crate) const TP_COMPRESSION_OFF: c_int = 1;
 pub(crate) const TP_COMPRESSION_LZ4: c_int = 2;
 pub(crate) const TP_COMPRESSION_ZSTD: c_int = 3;
 
+// Which tables are encrypted that do not say.
+pub(crate) const TP_ENCRYPT_OFF: c_int = 0;
+pub(crate) const TP_ENCRYPT_ON: c_int = 1;
+pub(crate) const TP_ENCRYPT_FORCE: c_int = 2;
+
+// What a table says.
+pub(crate) const TP_ENCRYPTED_DEFAULT: c_int = 0;
+pub(crate) const TP_ENCRYPTED_YES: c_int = 1;
+pub(crate) const TP_ENCRYPTED_NO: c_int = 2;
+
 // What to do with the list of hot pages.
 pub(crate) const TP_HOT_LIST_DUMP: c_int = 0;
 pub(crate) const TP_HOT_LIST_LOAD: c_int = 1;
@@ -94,6 +105,7 @@ pub(crate) const TP_CACHE_ADVICE: c_int = 5;
 pub(crate) const TP_MEMORY_DECISIONS: c_int = 6;
 pub(crate) const TP_TABLE_FILES: c_int = 7;
 pub(crate) const TP_DEADLOCKS: c_int = 8;
+pub(crate) const TP_ENCRYPTION: c_int = 9;
 
 // Kinds of a value in such a table.
 pub(crate) const TP_VALUE_NULL: c_int = 0;

@@ -10,16 +10,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidepool::{
-    AcceptLogLoss, CompressedTier, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn,
-    MemoryPolicy, Options, PageCompression, Replacement, Sample, TableDef, TraceOptions,
+    AcceptLogLoss, CompressedTier, Db, DefinitionChange, EncryptTables, EncryptionChoice, Error,
+    ForceRecovery, IndexDef, Lsn, MemoryPolicy, Options, PageCompression, Replacement, Sample,
+    TableDef, TableEncryption, TraceOptions,
 };
 
 use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{TP_OK, bytes, guard, guard_or, text};
 use crate::constants::{
-    TP_COMPRESSION_LZ4, TP_COMPRESSION_OFF, TP_COMPRESSION_ZSTD, TP_HOT_LIST_DUMP,
-    TP_HOT_LIST_LOAD, TP_MEMORY_KEEP, TP_MEMORY_RETURN, TP_REPLACEMENT_MIDPOINT,
+    TP_COMPRESSION_LZ4, TP_COMPRESSION_OFF, TP_COMPRESSION_ZSTD, TP_ENCRYPT_FORCE, TP_ENCRYPT_ON,
+    TP_ENCRYPTED_NO, TP_ENCRYPTED_YES, TP_HOT_LIST_DUMP, TP_HOT_LIST_LOAD, TP_MEMORY_KEEP,
+    TP_MEMORY_RETURN, TP_REPLACEMENT_MIDPOINT,
 };
+use crate::keyring::keyring;
 
 /// What `tp_open` takes; the names and units are those of the server's variables.
 #[repr(C)]
@@ -53,6 +56,11 @@ pub struct OpenOptions {
     /// A `TP_COMPRESSION_…`.
     page_compression: u8,
     compressed_tier: u8,
+    /// A `TP_ENCRYPT_…`.
+    encrypt_tables: u8,
+    encrypt_log: u8,
+    encryption_rotate_key_age: u32,
+    encryption_rotation_iops: u32,
 }
 
 impl OpenOptions {
@@ -89,6 +97,11 @@ impl OpenOptions {
             },
             page_compression: page_compression(self.page_compression),
             compressed_tier: compressed_tier(self.compressed_tier),
+            keyring: keyring(),
+            encrypt_tables: encrypt_tables(self.encrypt_tables),
+            encrypt_log: self.encrypt_log != 0,
+            encryption_rotate_key_age: self.encryption_rotate_key_age,
+            encryption_rotation_iops: self.encryption_rotation_iops,
             ..Options::default()
         })
     }
@@ -116,6 +129,34 @@ fn memory_policy(value: u8) -> MemoryPolicy {
 /// Whether there may be a compressed tier.
 fn compressed_tier(value: u8) -> CompressedTier {
     if value == 0 { CompressedTier::Off } else { CompressedTier::Auto }
+}
+
+/// What a `TP_ENCRYPT_…` means.
+fn encrypt_tables(value: u8) -> EncryptTables {
+    match c_int::from(value) {
+        TP_ENCRYPT_ON => EncryptTables::On,
+        TP_ENCRYPT_FORCE => EncryptTables::Force,
+        _ => EncryptTables::Off,
+    }
+}
+
+/// What a table's definition says of its encryption.
+#[repr(C)]
+pub struct Encryption {
+    key_id: u32,
+    /// A `TP_ENCRYPTED_…`.
+    choice: u8,
+}
+
+impl Encryption {
+    fn to_engine(&self) -> TableEncryption {
+        let choice = match c_int::from(self.choice) {
+            TP_ENCRYPTED_YES => EncryptionChoice::Yes,
+            TP_ENCRYPTED_NO => EncryptionChoice::No,
+            _ => EncryptionChoice::Default,
+        };
+        TableEncryption { choice, key_id: self.key_id }
+    }
 }
 
 /// An index of a table to be created.
@@ -213,10 +254,33 @@ setters! {
     tp_set_page_compression(db, value: u8) db.set_page_compression(page_compression(value));
     /// Whether part of the pool may hold compressed images.
     tp_set_compressed_tier(db, value: u8) db.set_compressed_tier(compressed_tier(value));
+    /// Whether tables are encrypted that do not say: a `TP_ENCRYPT_…`.
+    tp_set_encrypt_tables(db, value: u8) db.set_encrypt_tables(encrypt_tables(value))?;
+    /// How many newer versions of a key have older pages encrypted anew; 0: none.
+    tp_set_encryption_rotate_key_age(db, value: u32) db.set_encryption_rotate_key_age(value);
+    /// How many pages are encrypted anew in a second.
+    tp_set_encryption_rotation_iops(db, value: u32) db.set_encryption_rotation_iops(value);
     /// Begins a pass of the scrub.
     tp_scrub(db, _now: u8) db.scrub()?;
     /// Makes the log durable up to an LSN.
     tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
+}
+
+/// Whether a table can be made that is encrypted so.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_check_encryption(
+    db: *const Db,
+    encryption: *const Encryption,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let (db, encryption) = unsafe { (&*db, &*encryption) };
+        db.check_encryption(&encryption.to_engine())?;
+        Ok(TP_OK)
+    })
 }
 
 /// Begins to record a page trace of a share of all pages (0 to 1) into a new file.
@@ -420,11 +484,12 @@ pub unsafe extern "C" fn tp_create_table(
     index_count: usize,
     metadata: *const u8,
     metadata_len: usize,
+    encryption: *const Encryption,
     attached: *const AttachmentChanges,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let attached = unsafe { Attached::of(attached) };
+        let (attached, encryption) = unsafe { (Attached::of(attached), &*encryption) };
         // SAFETY: valid pointers and lengths from the shim.
         let (db, name, indexes, metadata) = unsafe {
             (
@@ -440,6 +505,7 @@ pub unsafe extern "C" fn tp_create_table(
             if index.unique != 0 { IndexDef::unique(name) } else { IndexDef::non_unique(name) }
         }));
         def.metadata = metadata.to_vec();
+        def.encryption = encryption.to_engine();
         db.create_table_with(&name, &def, &attached.all())?;
         Ok(TP_OK)
     })

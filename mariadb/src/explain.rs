@@ -11,12 +11,12 @@ use tidepool::explain::{
     BufferPoolReport, CachedIndex, Covers, DeadlockReport, LockReport, MemoryDecision, Owner,
     TableFile, TransactionReport, TransactionState,
 };
-use tidepool::{Advice, Db, FileUsage, Isolation, LockMode};
+use tidepool::{Advice, Db, EncryptionRow, FileUsage, Isolation, LockMode};
 
 use crate::boundary::{TP_OK, guard};
 use crate::constants::{
-    TP_BUFFER_POOL, TP_BUFFER_POOL_BY_INDEX, TP_CACHE_ADVICE, TP_DEADLOCKS, TP_LOCKS,
-    TP_MEMORY_DECISIONS, TP_TABLE_FILES, TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL,
+    TP_BUFFER_POOL, TP_BUFFER_POOL_BY_INDEX, TP_CACHE_ADVICE, TP_DEADLOCKS, TP_ENCRYPTION,
+    TP_LOCKS, TP_MEMORY_DECISIONS, TP_TABLE_FILES, TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL,
     TP_VALUE_REAL, TP_VALUE_STATEMENT, TP_VALUE_TEXT, TP_VALUE_TIME, TP_VALUE_UNSIGNED,
 };
 
@@ -111,6 +111,7 @@ pub unsafe extern "C" fn tp_explain(
             TP_CACHE_ADVICE => cache_advice(&db.advice(), &mut take),
             TP_MEMORY_DECISIONS => memory_decisions(&db.memory_decisions(), &mut take),
             TP_TABLE_FILES => table_files(&db.table_files(), &mut take),
+            TP_ENCRYPTION => encryption(&db.encryption_report(), &mut take),
             TP_DEADLOCKS => deadlocks(&db.deadlocks(), &mut take),
             _ => {}
         }
@@ -300,6 +301,31 @@ fn memory_decisions(rows: &[MemoryDecision], take: Take<'_>) {
             Cell::Unsigned(row.to_bytes),
             Cell::Text(&row.reason),
             Cell::or_null(row.took, |took| Cell::Unsigned(took.as_micros() as u64)),
+        ]);
+        if !wanted {
+            return;
+        }
+    }
+}
+
+fn encryption(rows: &[EncryptionRow], take: Take<'_>) {
+    for row in rows {
+        let [schema, table] = table_name(Some(&row.name));
+        let is_encrypted = row.key_id.is_some();
+        let (page, pages) = row.rotating.unzip();
+        let number =
+            |value: Option<u32>| Cell::or_null(value, |value| Cell::Unsigned(value.into()));
+        let wanted = take(&[
+            Cell::Unsigned(row.space.into()),
+            schema,
+            table,
+            Cell::Unsigned(is_encrypted.into()),
+            Cell::Unsigned(row.oldest_version.into()),
+            Cell::Unsigned(row.newest_version.into()),
+            number(page),
+            number(pages),
+            Cell::Unsigned(row.key_id.unwrap_or(0).into()),
+            Cell::Unsigned(row.rotating.is_some().into()),
         ]);
         if !wanted {
             return;

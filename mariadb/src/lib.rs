@@ -33,6 +33,7 @@ pub mod database;
 pub mod explain;
 mod frm;
 pub mod index_change;
+mod keyring;
 pub mod load;
 pub mod log;
 pub mod reader;

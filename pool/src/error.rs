@@ -44,6 +44,15 @@ pub enum Error {
         why: String,
     },
 
+    /// A page or a file is encrypted, and the key can't be had. Nothing is damaged.
+    #[error("file '{file}': {why}")]
+    Key {
+        /// The file.
+        file: String,
+        /// Which key, and why it can't be had.
+        why: String,
+    },
+
     /// No frame could be freed: every page is in use, or dirty and not to be written.
     #[error(
         "the buffer pool of {frames} pages has no page left to give up ({why}); \
@@ -108,6 +117,7 @@ impl Error {
     pub fn of_file(error: packed::Error) -> Error {
         match error {
             packed::Error::Storage(error) => Error::Storage(error),
+            packed::Error::Key { file, why } => Error::Key { file, why },
             packed::Error::File { file, why } | packed::Error::WrongFile { file, why } => {
                 Error::File { file, why }
             }
@@ -124,6 +134,7 @@ impl Error {
     pub(crate) fn of_read(page: PageId, error: packed::Error) -> Error {
         match error {
             packed::Error::Storage(error) => Error::Storage(error),
+            packed::Error::Key { file, why } => Error::Key { file, why },
             // The error names the page that was asked for.
             packed::Error::Corrupt { file, object: Object::Page { .. }, why } => {
                 Error::Corrupt { file, page, why }

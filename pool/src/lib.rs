@@ -59,7 +59,7 @@ pub mod trace;
 mod upkeep;
 mod wakeup;
 
-pub use tidepool_store::{LogThrottle, packed, page, storage};
+pub use tidepool_store::{LogThrottle, encryption, packed, page, storage};
 
 pub use access_sampling::Sample;
 pub use advisor::{Advice, AdviceRow, Need};

@@ -8,6 +8,7 @@
 //!
 //! This crate knows nothing of frames, trees or rows.
 
+pub mod encryption;
 mod log_throttle;
 pub mod packed;
 pub mod page;

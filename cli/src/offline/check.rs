@@ -181,6 +181,7 @@ fn as_json(root: &str, report: &Report, took: Duration) -> Value {
             "pages": file.pages,
             "bytes": file.bytes,
             "damaged_pages": file.damaged_pages,
+            "encrypted_pages": file.encrypted_pages,
             "damaged": damaged.collect::<Vec<_>>(),
             "healed_pages": file.healed_pages,
             "problems": file.problems,

@@ -9,6 +9,7 @@ use tidepool::Options;
 use tidepool::inspect::Inspection;
 use tidepool::storage::{FileOptions, FileStorage, Storage, StorageError, StorageLock};
 
+use super::key_file;
 use crate::bytes;
 use crate::exit::{Error, Result};
 
@@ -31,6 +32,10 @@ pub struct Place {
     /// changes
     #[arg(long, value_name = "PATH", default_value_os_t = std::env::temp_dir())]
     pub temp_dir: PathBuf,
+    /// The keys of what is encrypted: a file in the plain format of the server's
+    /// file_key_management plugin
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
 }
 
 /// A directory that is being looked at.
@@ -58,7 +63,9 @@ impl Directory {
         let options = FileOptions { direct_io: false, ..FileOptions::default() };
         let files = FileStorage::new(scratch.path(), options)
             .map_err(|error| Error::Local(format!("{}: {error}", scratch.path().display())))?;
-        let options = Options { buffer_pool_size_bytes: place.memory, ..Options::default() };
+        let keyring = place.key_file.as_deref().map(key_file::read).transpose()?;
+        let options =
+            Options { buffer_pool_size_bytes: place.memory, keyring, ..Options::default() };
         options.validate().map_err(|error| Error::Usage(format!("--memory: {error}")))?;
         let inspection = Inspection::open(base, Arc::new(files), options);
         let inspection =

@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `directory` | which directory is meant, its lock, and the scratch that recovery writes to |
+//! | `key_file` | the keys of encrypted pages, from a file |
 //! | [`check`] | the command that looks for damage |
 //! | [`combine`] | the command that makes a complete backup of one and its incremental ones |
 //! | `agreement` | whether a table's indexes agree with its rows |
@@ -18,6 +19,7 @@ mod agreement;
 pub mod check;
 pub mod combine;
 mod directory;
+mod key_file;
 mod progress;
 pub mod rows;
 pub mod salvage;

@@ -190,7 +190,9 @@ impl Combination<'_> {
         }
         self.made.push(name.clone());
         let page_files = &self.parts[0].page_files;
-        let target = page_files.make(row.space, self.target.create(&name)?)?;
+        let key = layers[0].file.file_key();
+        let target = self.target.create(&name)?;
+        let target = page_files.make_for_images(row.space, target, key)?;
         let (mut images, mut bytes) = (Vec::new(), 0);
         let mut stretches = row.stretches.iter().copied().peekable();
         while let Some(no) = next_page(&mut layers, row.space)? {

@@ -285,7 +285,12 @@ impl Backup {
                 Err(_) if !self.env.storage().exists(&name)? => continue,
                 from => from?,
             };
-            let to = self.env.page_files().make(space, to)?;
+            let key = from.file().encrypts_with();
+            let to = self.env.page_files().make_for_images(space, to, from.file().file_key())?;
+            // Images that are not encrypted yet, and those made of pages in the pool.
+            if key.is_some() {
+                to.encrypt_with(key);
+            }
             let row = self.row_of(from.file(), space);
             return Ok(Some(Copying { from, to, next: 0, len, copied: 0, row }));
         }
@@ -339,7 +344,7 @@ impl Backup {
             if read_through_pool(&self.env, PageId::new(space, no), &mut page)? {
                 let mut bytes = Vec::new();
                 let codec = Codec::Zstd.encode(&page, &mut bytes);
-                piece.images.push(Image { space, no, codec, bytes });
+                piece.images.push(Image::plain((space, no), codec, bytes));
             }
         }
         piece.images.sort_unstable_by_key(|image| image.no);

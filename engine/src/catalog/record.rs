@@ -1,21 +1,25 @@
 //! A table's entry in the catalog: the bytes stored under its name.
 //!
 //! ```text
-//! version u8 = 1 | flags u8 (bit 0: lost changes, bit 1: has notes) | table id u64 | space id u32 | index count u16
+//! version u8 = 1 | flags u8 (bit 0: lost changes, bit 1: has notes,
+//! bit 4: encryption) | table id u64 | space id u32 | index count u16
 //! per index: tree id u32 | root page u32 | flags u8 (bit 0: unique) | name length u16 | name
 //! metadata length u32 | metadata
+//! if bit 4 of the flags is set: encryption u8 (0 by option, 1 yes, 2 no) | key id u32
 //! ```
-//! All little-endian, nothing after the metadata. An unknown version or flag is refused: a newer
+//! All little-endian, nothing after that. An unknown version or flag is refused: a newer
 //! Tidepool wrote it, and guessing at a definition would corrupt the table. Index 0 is the
 //! clustered one.
 
 use super::attachment::KEY_SUFFIX_LEN;
+use crate::encryption::{EncryptionChoice, TableEncryption};
 use crate::error::{Error, Result};
 
 /// Version of the record format that this build writes, and the newest that it reads.
 const RECORD_VERSION: u8 = 1;
 const FLAG_LOST_CHANGES: u8 = 1;
 const FLAG_HAS_NOTES: u8 = 2;
+const FLAG_ENCRYPTION: u8 = 16;
 const INDEX_FLAG_UNIQUE: u8 = 1;
 
 /// Most indexes a table may have, the clustered one included.
@@ -32,6 +36,8 @@ pub struct TableDef {
     pub indexes: Vec<IndexDef>,
     /// Bytes that mean something to the layer above only; kept with the table.
     pub metadata: Vec<u8>,
+    /// Whether it is encrypted.
+    pub encryption: TableEncryption,
 }
 
 /// One index of a [`TableDef`].
@@ -47,7 +53,7 @@ pub struct IndexDef {
 impl TableDef {
     /// A table with these indexes, the first of them clustered, and no metadata.
     pub fn new(indexes: impl IntoIterator<Item = IndexDef>) -> Self {
-        Self { indexes: indexes.into_iter().collect(), metadata: Vec::new() }
+        Self { indexes: indexes.into_iter().collect(), ..Self::default() }
     }
 
     /// A table that is an ordered map: one index, the clustered one.
@@ -162,7 +168,13 @@ impl TableRecord {
         let mut out = Vec::with_capacity(64 + self.def.metadata.len());
         out.push(RECORD_VERSION);
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        out.push(flag(self.lost_changes, FLAG_LOST_CHANGES) | flag(self.has_notes, FLAG_HAS_NOTES));
+        let encryption = self.def.encryption;
+        let says_encryption = encryption != TableEncryption::default();
+        out.push(
+            flag(self.lost_changes, FLAG_LOST_CHANGES)
+                | flag(self.has_notes, FLAG_HAS_NOTES)
+                | flag(says_encryption, FLAG_ENCRYPTION),
+        );
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.space.to_le_bytes());
         out.extend_from_slice(&(self.trees.len() as u16).to_le_bytes());
@@ -175,6 +187,10 @@ impl TableRecord {
         }
         out.extend_from_slice(&(self.def.metadata.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.def.metadata);
+        if says_encryption {
+            out.push(encryption.choice as u8);
+            out.extend_from_slice(&encryption.key_id.to_le_bytes());
+        }
         out
     }
 
@@ -203,7 +219,7 @@ impl<'a> Reader<'a> {
             ));
         }
         let flags = self.u8()?;
-        if flags & !(FLAG_LOST_CHANGES | FLAG_HAS_NOTES) != 0 {
+        if flags & !(FLAG_LOST_CHANGES | FLAG_HAS_NOTES | FLAG_ENCRYPTION) != 0 {
             return Err(format!("unknown flags {flags:#04x}"));
         }
         let lost_changes = flags & FLAG_LOST_CHANGES != 0;
@@ -225,11 +241,28 @@ impl<'a> Reader<'a> {
         }
         let metadata_len = self.u32()? as usize;
         def.metadata = self.bytes(metadata_len)?.to_vec();
+        if flags & FLAG_ENCRYPTION != 0 {
+            def.encryption = self.encryption()?;
+        }
         if !self.rest.is_empty() {
             return Err(format!("{} bytes too many", self.rest.len()));
         }
         def.validate().map_err(|e| e.to_string())?;
         Ok(TableRecord { id, space, lost_changes, has_notes, trees, def })
+    }
+
+    fn encryption(&mut self) -> Result<TableEncryption, String> {
+        let choice = match self.u8()? {
+            0 => EncryptionChoice::Default,
+            1 => EncryptionChoice::Yes,
+            2 => EncryptionChoice::No,
+            other => return Err(format!("unknown encryption {other}")),
+        };
+        let encryption = TableEncryption { choice, key_id: self.u32()? };
+        match encryption == TableEncryption::default() {
+            true => Err("it says of its encryption what needs no saying".into()),
+            false => Ok(encryption),
+        }
     }
 
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], String> {
@@ -265,15 +298,18 @@ mod tests {
         let index = (any::<u32>(), any::<u32>(), any::<bool>(), "[a-zé]{0,8}");
         let indexes = prop::collection::vec(index, 1..6);
         let metadata = prop::collection::vec(any::<u8>(), 0..200);
-        (any::<u64>(), any::<u32>(), indexes, metadata).prop_map(
-            |(id, space, indexes, metadata)| {
+        let choices = [EncryptionChoice::Default, EncryptionChoice::Yes, EncryptionChoice::No];
+        let encryption = (prop::sample::select(choices.to_vec()), 1..4u32)
+            .prop_map(|(choice, key_id)| TableEncryption { choice, key_id });
+        (any::<u64>(), any::<u32>(), indexes, metadata, encryption).prop_map(
+            |(id, space, indexes, metadata, encryption)| {
                 let mut record = TableRecord {
                     id,
                     space,
                     lost_changes: id % 3 == 0,
                     has_notes: id % 5 == 0,
                     trees: vec![],
-                    def: TableDef { indexes: vec![], metadata },
+                    def: TableDef { metadata, encryption, ..TableDef::default() },
                 };
                 for (at, (tree, root, unique, name)) in indexes.into_iter().enumerate() {
                     record.trees.push(TreeRecord { tree, root });

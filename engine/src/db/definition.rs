@@ -423,7 +423,8 @@ impl Inner {
             return Ok(table.clone());
         }
         let record = self.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let (space, header) = self.open_space_of(&record)?;
+        let opened = self.open_space_of(&record);
+        let (space, header) = opened.map_err(|error| error.with_table(name))?;
         let table = Arc::new(Table::open(&self.env, &space, name, &record, &header));
         if !table.has_settled_rows()
             && let Err(error) = table.estimate_rows()
@@ -541,9 +542,11 @@ impl Inner {
         &self,
         def: &TableDef,
     ) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
+        let key = self.key_for_new_table(&def.encryption)?;
         let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
         let pending = self.env.add_pending_space(ids.space);
-        let made = pending.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {
+        let create = || self.env.create_encrypted_space(ids.space, key);
+        let made = pending.and_then(|()| create()).and_then(|space| {
             let trees = make_trees(&self.env, &space, ids.first_tree, def.indexes.len())?;
             pause::reach(PausePoint::TableMade);
             // Behind the catalog's commit nothing may fail.

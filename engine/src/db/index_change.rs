@@ -234,7 +234,7 @@ fn changed_record(old: &TableRecord, indexes: &[ChangedIndex]) -> Result<TableRe
     }
     record.def = TableDef {
         indexes: indexes.iter().map(|index| index.def.clone()).collect(),
-        metadata: old.def.metadata.clone(),
+        ..old.def.clone()
     };
     record.def.validate()?;
     Ok(record)
@@ -621,7 +621,8 @@ impl Inner {
 
     /// `name`: of the file that the sort may come to need ([`tree_file`]).
     pub(super) fn sorter(&self, name: &str, memory_bytes: usize) -> Sorter {
-        Sorter::new(self.env.storage(), name, memory_bytes, &self.sort_memory)
+        let sorter = Sorter::new(self.env.storage(), name, memory_bytes, &self.sort_memory);
+        if self.has_nothing_encrypted() { sorter } else { sorter.encrypted() }
     }
 
     /// A transaction that reads what is committed when its view is opened.

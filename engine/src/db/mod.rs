@@ -10,6 +10,7 @@
 //! - `transaction`: transactions on tables; `cursor`: reading in the order of an index; `map`:
 //!   a table as an ordered map, and transactions that run again after a conflict.
 //! - `check`: CHECK of a table.
+//! - `encryption`: new tables are encrypted, older images are sealed anew with newer keys.
 //! - `scrub`: cold pages are read and verified.
 //! - `steps`: background work, a step at a time.
 //! - `warm`: the hot pages of one life are read in the next.
@@ -24,6 +25,7 @@ mod catch_up;
 mod check;
 mod cursor;
 mod definition;
+mod encryption;
 #[cfg(test)]
 mod file_tests;
 mod forced;
@@ -56,6 +58,7 @@ mod undo_circle_tests;
 pub use catch_up::{ChangedRow, RoundReport};
 pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;
+pub use encryption::EncryptionRow;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
 pub use map::Range;
@@ -121,6 +124,7 @@ pub(crate) struct Inner {
     sort_memory: Arc<SortMemory>,
     warm: warm::WarmRestart,
     scrub: scrub::Scrub,
+    rotation: encryption::Rotation,
     closed: AtomicBool,
 }
 
@@ -696,6 +700,7 @@ impl Db {
             status.push(name, inner.counters[counter as usize].load(Ordering::Relaxed));
         }
         inner.add_scrub(&mut status);
+        inner.add_rotation(&mut status);
         status.push("open_tables", inner.tables.lock().by_name.len() as u64);
         status
     }

@@ -112,6 +112,7 @@ impl Db {
             sort_memory: Arc::default(),
             warm: Default::default(),
             scrub: Default::default(),
+            rotation: Default::default(),
             closed: AtomicBool::new(false),
         };
         inner.apply_options();
@@ -121,6 +122,7 @@ impl Db {
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
             inner.free_provisional_trees()?;
+            inner.encrypt_undo_if_need_be()?;
             sort::clear_files(&**inner.env.storage());
         }
         let background = inner.options.read().background && !inner.env.is_read_only();
@@ -131,6 +133,7 @@ impl Db {
         inner.start_warm_restart()?;
         if background {
             inner.start_scrub()?;
+            inner.start_rotation()?;
         }
         Ok(Db { inner })
     }
@@ -159,6 +162,7 @@ impl Inner {
         // Both before `definitions`, which loading waits for.
         self.stop_warm_restart();
         self.stop_scrub();
+        self.stop_rotation();
         self.save_hot_list_at_close();
         let _no_change = self.definitions.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -263,8 +267,13 @@ impl Inner {
 
     fn clear_orphan(&self, id: u32) -> Result<()> {
         let is_leftover = match self.env.is_leftover(id) {
-            Err(error @ (Error::Lost { .. } | Error::Corrupt { .. } | Error::Format { .. })) => {
-                tracing::error!(%error, "a file that no table has is damaged");
+            Err(
+                error @ (Error::Lost { .. }
+                | Error::Corrupt { .. }
+                | Error::Format { .. }
+                | Error::Key(_)),
+            ) => {
+                tracing::error!(%error, "a file that no table has can't be read");
                 false
             }
             is_leftover => is_leftover?,

@@ -98,6 +98,7 @@ pub(super) fn open_log(storage: &Arc<dyn Storage>, options: &EnvOptions) -> Resu
     } else {
         Ring::open(storage.clone(), file_size)?
     };
+    log.give_keys(options.keys.clone());
     let has = log.control().page_size.bytes();
     let wanted = options.page_size;
     if wanted != 0 && wanted != has {

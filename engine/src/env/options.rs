@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool_governor::Policy as MemoryPolicy;
+use tidepool_pool::encryption::Keys;
 use tidepool_pool::storage::Storage;
 use tidepool_pool::{CompressedTier, PageCompression, ReplacementConfig};
 
+use crate::encryption::{EncryptTables, KeySource};
 use crate::newest_runs::NewestRuns;
 use crate::options::{AcceptLogLoss, ForceRecovery, Options};
 use crate::page_files::PageFiles;
@@ -57,6 +59,12 @@ pub struct EnvOptions {
     pub force_recovery: ForceRecovery,
     /// Whether threads do the background work, or the caller by the `step_…` methods.
     pub background: bool,
+    /// What encrypted files are read and written with.
+    pub keys: Option<Arc<Keys>>,
+    /// See [`Options::encrypt_tables`].
+    pub encrypt_tables: EncryptTables,
+    /// See [`Options::encrypt_log`].
+    pub encrypt_log: bool,
     /// Identity of a new data directory; `None` = random.
     pub uuid: Option<[u8; 16]>,
 }
@@ -72,6 +80,7 @@ impl EnvOptions {
             read_only: self.read_only,
             last_resort: self.force_recovery.is_read_only(),
             newest_runs: Arc::new(NewestRuns::load(storage, control.uuid)),
+            keys: self.keys.clone(),
         }
     }
 
@@ -91,6 +100,7 @@ impl EnvOptions {
             memory_budget_bytes: self.memory_budget_bytes,
             redo_capacity_bytes,
             redo_buffer_bytes: self.redo_buffer_bytes,
+            encrypt_log: self.encrypt_log,
         }
     }
 }
@@ -124,6 +134,9 @@ impl From<&Options> for EnvOptions {
             accept_log_loss: options.accept_log_loss,
             force_recovery: options.force_recovery,
             background: options.background,
+            keys: options.keyring.clone().map(|KeySource(keyring)| Arc::new(Keys::new(keyring))),
+            encrypt_tables: options.encrypt_tables,
+            encrypt_log: options.encrypt_log,
             uuid: None,
         }
     }

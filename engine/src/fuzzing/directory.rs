@@ -218,7 +218,7 @@ fn change_page(disk: &SimStorage, space: u32, patch: &Patch<'_>) -> packed::Resu
     page::stamp_checksum(&mut bytes);
     let mut image = Vec::new();
     let codec = Codec::Zstd.encode(&bytes, &mut image);
-    file.write(Stream::Flushed, &[Image { space, no, codec, bytes: image }])
+    file.write(Stream::Flushed, &[Image::plain((space, no), codec, image)])
 }
 
 /// The file of a space: `kind u8 | patches (offset u32, length u8, bytes)`. Whatever its bytes are,
@@ -253,7 +253,7 @@ pub fn page_file(input: &[u8]) {
     }
     if let Ok(file) = files.open(space, file) {
         read_all(&file);
-        let image = Image { space, no: 3, codec: Codec::Raw, bytes: vec![1; PAGE] };
+        let image = Image::plain((space, 3), Codec::Raw, vec![1; PAGE]);
         let _ = file.write(Stream::Flushed, &[image]);
         let _ = file.checkpoint();
     }

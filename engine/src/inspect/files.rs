@@ -90,6 +90,13 @@ impl Inspection {
                      start removes; or system.tpd is an older copy, and the next start sets the file aside"
                 ));
             }
+            if file.encrypted_pages > 0 {
+                report.notes.push(format!(
+                    "{name}: {} pages are encrypted, and their key was not given: their checksums \
+                     are right, and what is in them was not looked at",
+                    file.encrypted_pages
+                ));
+            }
             report.files.push(file);
         }
         for name in others {
@@ -105,7 +112,8 @@ impl Inspection {
         Ok(())
     }
 
-    /// Reads a file from its beginning to its end. `note_bytes` is called with the bytes read so far.
+    /// Reads a file from its beginning to its end. `note_bytes` is called with the bytes read so
+    /// far.
     fn check_file(&self, id: u32, note_bytes: &mut dyn FnMut(u64)) -> Result<FileReport> {
         let name = space_file_name(id);
         let mut report = FileReport { file: name.clone(), space: id, ..FileReport::default() };
@@ -133,6 +141,7 @@ impl Inspection {
                 }
                 report.pages += u64::from(u64::from(no) < expected.size_pages);
             }
+            report.encrypted_pages += piece.encrypted;
             report.bytes += piece.bytes;
             note_bytes(report.bytes);
             next = piece.next;
@@ -149,7 +158,8 @@ impl Inspection {
                 (None, Ok(db)) => db.inner.env().instance(),
                 (None, Err(_)) => [0; 16],
             };
-            PageFiles::to_read(&*self.base, self.page_size(), instance)
+            let keys = self.keys.clone();
+            PageFiles { keys, ..PageFiles::to_read(&*self.base, self.page_size(), instance) }
         })
     }
 

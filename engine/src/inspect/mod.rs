@@ -36,10 +36,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use tidepool_pool::encryption::Keys;
 use tidepool_pool::storage::{OverlayStorage, Storage};
 use tidepool_pool::{Lsn, PageSize};
 
 use crate::db::Db;
+use crate::encryption::KeySource;
 use crate::error::{Error, Result};
 use crate::options::{ForceRecovery, Options};
 use crate::page_files::{PageFiles, Source};
@@ -91,6 +93,8 @@ pub struct Inspection {
     attachments: OnceLock<HashMap<(String, u8), Vec<u8>>>,
     /// What the files on the disk have in common, once it was asked for.
     on_disk: OnceLock<PageFiles>,
+    /// What encrypted pages are read with.
+    keys: Option<Arc<Keys>>,
     /// Files that the engine has not open.
     opened: Mutex<HashMap<u32, Result<Arc<Opened>>>>,
 }
@@ -100,7 +104,8 @@ impl Inspection {
     /// `scratch`, an empty
     /// storage. Both are opened for buffered I/O, and the caller holds the directory's lock.
     /// `options` gives the
-    /// memory; what else it says of the directory does not count.
+    /// memory, and the keys of what is encrypted; what else it says of the directory does not
+    /// count.
     ///
     /// # Errors
     /// There is no data directory. One that is damaged is no error: see [`Inspection::db`].
@@ -131,6 +136,7 @@ impl Inspection {
             flush_log_at_trx_commit: 0,
             ..options
         };
+        let keys = options.keyring.clone().map(|KeySource(keyring)| Arc::new(Keys::new(keyring)));
         // Without its control file the directory would be taken for a new one.
         let has_control = is_there(CONTROL_FILE)?;
         let db = match has_control {
@@ -177,6 +183,7 @@ impl Inspection {
             level,
             attachments: OnceLock::new(),
             on_disk: OnceLock::new(),
+            keys,
             opened: Mutex::default(),
         })
     }

@@ -55,6 +55,8 @@ pub struct FileReport {
     pub damaged: Vec<DamagedPage>,
     /// How many are broken.
     pub damaged_pages: u64,
+    /// Pages that are encrypted and whose key is missing: only their checksums were looked at.
+    pub encrypted_pages: u64,
     /// Pages that are broken in the file, and whole after the recovery.
     pub healed_pages: u64,
     /// What else is wrong with it.

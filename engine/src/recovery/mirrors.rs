@@ -87,7 +87,7 @@ fn open_home(
     let is_damaged = match &refusal {
         packed::Error::Corrupt { .. } | packed::Error::File { .. } => true,
         packed::Error::Storage(error) => error.op == StorageOp::Read,
-        packed::Error::WrongFile { .. } => false,
+        packed::Error::WrongFile { .. } | packed::Error::Key { .. } => false,
     };
     let made = match mirror.filter(|_| is_damaged) {
         Some(mirror) => {

@@ -58,6 +58,8 @@ pub struct Options<'a> {
     pub redo_capacity_bytes: u64,
     /// Size of each of the two log buffers in bytes.
     pub redo_buffer_bytes: usize,
+    /// Whether the log is encrypted from now on.
+    pub encrypt_log: bool,
 }
 
 impl Options<'_> {
@@ -154,6 +156,7 @@ fn begin_epoch(
         epochs: found.epochs.clone(),
         capacity_bytes: options.redo_capacity_bytes,
         buffer_bytes: options.redo_buffer_bytes,
+        is_encrypted: options.encrypt_log,
         access: if options.may_heal() { LogAccess::Append } else { LogAccess::ReadOnly },
     };
     let redo = Arc::new(RedoLog::start(log, start, failure)?);

@@ -22,6 +22,7 @@ use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 
 use super::control::{CONTROL_FILE, Control, FileEntry};
 use super::file_header::{FileHeader, HEADER_SIZE};
+use super::keys::KEYS_FILE;
 use super::ring::{LiveFile, REDO_DIR, file_name};
 use super::{BLOCK_SIZE, RedoLog, Ring, block_floor};
 use crate::error::{Error, Result};
@@ -72,8 +73,8 @@ impl LogCopy {
     }
 
     /// The names of the files that it makes, the last one first.
-    pub fn file_names() -> [String; 2] {
-        [CONTROL_FILE.into(), file_name(FILE_NO)]
+    pub fn file_names() -> [String; 3] {
+        [CONTROL_FILE.into(), KEYS_FILE.into(), file_name(FILE_NO)]
     }
 
     /// Where a recovery of the copy begins.
@@ -163,6 +164,12 @@ impl LogCopy {
             files: vec![FileEntry { file_no: FILE_NO, start: Some(Lsn(self.start)), size }],
             ..self.origin.clone()
         };
+        {
+            let mut ring = self.log.ring.lock();
+            if !ring.keys().is_empty() {
+                ring.keys().write(&*self.target, self.origin.uuid)?;
+            }
+        }
         let file = self.target.create(CONTROL_FILE)?;
         file.set_len(2 * BLOCK_SIZE as u64)?;
         control.encode(&mut self.buf);

@@ -19,11 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tidepool_pool::encryption::NumberedKey;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 use tidepool_pool::{Lsn, catch_panic};
 
 use super::full_disk::FullDisk;
 use super::group::{Group, Role};
+use super::keys::{SEALED, SEALED_EXTRA};
 use super::mark::{self, MARK_LEN};
 use super::pending_spaces::PendingSpaces;
 use super::reader::{Frame, Reader};
@@ -156,7 +158,55 @@ pub struct RedoLog {
     pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
     /// What the log must go on to say.
     pub(super) pending_spaces: Mutex<PendingSpaces>,
+    /// What frames are encrypted with.
+    key: Option<NumberedKey>,
     pub(super) counters: Counters,
+}
+
+/// The records of a frame on their way into the log buffer.
+enum Payload<'a> {
+    /// As they are, and their checksum, which is made outside the log's mutex.
+    Plain(&'a [u8], u32),
+    /// To be encrypted: that takes the frame's LSN.
+    Sealed(&'a [u8], &'a NumberedKey),
+}
+
+impl<'a> Payload<'a> {
+    fn of(records: &'a [u8], key: Option<&'a NumberedKey>) -> Payload<'a> {
+        match key {
+            None => Payload::Plain(records, frame::payload_crc(records)),
+            Some(key) => Payload::Sealed(records, key),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Payload::Plain(records, _) => records.len(),
+            Payload::Sealed(records, _) => records.len() + SEALED_EXTRA,
+        }
+    }
+
+    /// Makes the frame in `out`, which has its length.
+    fn put(&self, start: Lsn, epoch: u32, out: &mut [u8]) {
+        let header_len = out.len() - self.len();
+        let (header, payload) = out.split_at_mut(header_len);
+        let crc = match self {
+            Payload::Plain(records, crc) => {
+                payload.copy_from_slice(records);
+                *crc
+            }
+            Payload::Sealed(records, key) => {
+                payload[0] = SEALED;
+                let (sealed, tag) = payload[1..].split_at_mut(records.len());
+                sealed.copy_from_slice(records);
+                tag.copy_from_slice(&key.seal(start.0, sealed));
+                frame::payload_crc(payload)
+            }
+        };
+        let (made, made_len) = frame::header(self.len(), crc, start, epoch);
+        debug_assert_eq!(made_len, header_len, "the length says how long the header is");
+        header.copy_from_slice(&made[..made_len]);
+    }
 }
 
 /// Where the log goes on, and how.
@@ -169,6 +219,8 @@ pub(crate) struct LogStart {
     pub capacity_bytes: u64,
     /// Size of each of the two log buffers in bytes.
     pub buffer_bytes: usize,
+    /// Whether what is appended is encrypted.
+    pub is_encrypted: bool,
     /// Whether anything will be appended.
     pub access: LogAccess,
 }
@@ -185,11 +237,13 @@ pub(crate) enum LogAccess {
 impl RedoLog {
     /// Opens the log in a new epoch, unless it is only read.
     pub(crate) fn start(mut ring: Ring, start: LogStart, failure: Arc<Failure>) -> Result<Self> {
-        let LogStart { end, mut epochs, capacity_bytes, buffer_bytes, access } = start;
+        let LogStart { end, mut epochs, capacity_bytes, buffer_bytes, is_encrypted, access } =
+            start;
         let read_only = access == LogAccess::ReadOnly;
         let seen = epochs.last().map_or(0, |(_, epoch)| *epoch);
         let epoch = if read_only { seen } else { ring.begin_epoch(seen, end)? };
         epochs.push((end, epoch));
+        let key = (is_encrypted && !read_only).then(|| ring.encrypt_epoch()).transpose()?;
         let current = if read_only {
             let last = ring.find_or_last(end);
             last.ok_or_else(|| Error::format(super::CONTROL_FILE, "lists no redo file"))?
@@ -203,7 +257,7 @@ impl RedoLog {
             current.file.read_at(&mut buf[..BLOCK_SIZE], current.offset(base))?;
         }
         let checkpoint = ring.control().checkpoint;
-        let log = Self {
+        let mut log = Self {
             storage: ring.storage().clone(),
             failure,
             append: Mutex::new(Append { buf, base, end: end.0, said_end: end.0, marked: 0, epoch }),
@@ -229,6 +283,7 @@ impl RedoLog {
             full_disk: FullDisk::default(),
             epochs: Mutex::new(epochs),
             pending_spaces: Mutex::default(),
+            key: None,
             counters: Counters::default(),
         };
         log.update_begin_limit(&log.ring.lock());
@@ -237,6 +292,8 @@ impl RedoLog {
             first.log(LogRecord::Epoch(epoch));
             log.append(first.bytes(), |_, _| {});
         }
+        // The frame that says which epoch it is was the last that is not encrypted.
+        log.key = key;
         Ok(log)
     }
 
@@ -246,7 +303,7 @@ impl RedoLog {
     /// Can't fail, for the pages are changed already. After a failure of the log it appends
     /// nothing: no later flush succeeds, and no page will be written.
     pub(crate) fn append(&self, payload: &[u8], stamp: impl FnOnce(Lsn, Lsn)) -> Lsn {
-        let crc = frame::payload_crc(payload);
+        let payload = Payload::of(payload, self.key.as_ref());
         let len = frame::frame_len(payload.len());
         let mut append = self.append.lock();
         loop {
@@ -276,10 +333,8 @@ impl RedoLog {
             append = self.append.lock();
         }
         let start = Lsn(append.end);
-        let (header, header_len) = frame::header(payload.len(), crc, start, append.epoch);
-        let at = (append.end - append.base) as usize;
-        append.buf[at..at + header_len].copy_from_slice(&header[..header_len]);
-        append.buf[at + header_len..at + len].copy_from_slice(payload);
+        let (at, epoch) = ((append.end - append.base) as usize, append.epoch);
+        payload.put(start, epoch, &mut append.buf[at..at + len]);
         append.end += len as u64;
         append.said_end = append.end;
         let end = Lsn(append.end);

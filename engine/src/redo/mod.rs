@@ -10,6 +10,7 @@
 //! - **Epoch**: a life of the data directory, from one recovery to the next. A frame's checksum
 //!   covers its epoch, so that what a torn end of an earlier life left behind never becomes part of
 //!   the log again.
+//! - **Keys**: an epoch may be encrypted; `keys` says with what.
 //! - **Checkpoint**: the LSN below which every change is in its page's file.
 //!
 //! # The way of a change
@@ -45,6 +46,7 @@ pub(crate) mod file_header;
 pub(crate) mod frame;
 mod full_disk;
 mod group;
+pub(crate) mod keys;
 mod log;
 mod mark;
 mod pending_spaces;

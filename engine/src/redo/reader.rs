@@ -22,6 +22,7 @@ use tidepool_pool::Lsn;
 use tidepool_pool::storage::{AlignedBuf, StorageError, StorageFile};
 
 use super::frame::{self, Parsed};
+use super::keys::SEALED;
 use super::record::Records;
 use super::ring::LiveFile;
 use super::{BLOCK_SIZE, Ring, block_ceil, block_floor};
@@ -56,6 +57,8 @@ pub struct Reader {
     base: u64,
     /// Bytes of the buffer that were read.
     filled: usize,
+    /// The records of the newest frame, if it was encrypted.
+    opened: Vec<u8>,
     /// Why the buffer's end is where it is, if the block behind it could not be read.
     unreadable: Option<StorageError>,
 }
@@ -75,6 +78,7 @@ impl Reader {
             buf: AlignedBuf::zeroed(READ_CHUNK),
             base: block_floor(at.0),
             filled: 0,
+            opened: Vec::new(),
             unreadable: None,
         }
     }
@@ -106,8 +110,16 @@ impl Reader {
                     let start = self.at;
                     let end = Lsn(start.0 + frame_len as u64);
                     let payload = at + frame_len - payload.len()..at + frame_len;
+                    let payload = &self.buf[payload];
+                    let payload = match payload[0] {
+                        SEALED => {
+                            ring.keys().open((start, epoch), payload, &mut self.opened)?;
+                            &self.opened
+                        }
+                        _ => payload,
+                    };
                     (self.at, self.epoch) = (end, epoch);
-                    return Ok(Some(Frame { start, end, payload: &self.buf[payload] }));
+                    return Ok(Some(Frame { start, end, payload }));
                 }
             }
         }

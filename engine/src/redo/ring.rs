@@ -25,10 +25,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidepool_pool::Lsn;
+use tidepool_pool::encryption::{Keys, NumberedKey};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 
 use super::control::{CONTROL_FILE, Control, FileEntry, MAX_FILES};
 use super::file_header::{FileHeader, HEADER_SIZE};
+use super::keys::LogKeys;
 use super::{BLOCK_SIZE, FIRST_LSN, block_ceil};
 use crate::error::{Error, Result};
 use crate::pause::{self, PausePoint};
@@ -104,6 +106,8 @@ pub struct Ring {
     kept: Option<Lsn>,
     /// Only one slot of the control file was whole, which may not be the newest.
     lost_a_slot: bool,
+    /// What the log is encrypted with.
+    keys: LogKeys,
 }
 
 impl Ring {
@@ -120,6 +124,22 @@ impl Ring {
     /// Whether the control file may be older than it says, for a slot of it was not whole.
     pub fn has_lost_a_slot(&self) -> bool {
         self.lost_a_slot
+    }
+
+    /// Gives the log the keys that its encrypted frames are read with, and written.
+    pub fn give_keys(&mut self, keys: Option<Arc<Keys>>) {
+        self.keys.give(keys);
+    }
+
+    /// What the log is encrypted with.
+    pub fn keys(&mut self) -> &mut LogKeys {
+        &mut self.keys
+    }
+
+    /// Encrypts the epoch that has begun; durable on return.
+    pub fn encrypt_epoch(&mut self) -> Result<NumberedKey> {
+        let Control { uuid, checkpoint_epoch, epoch, .. } = self.control;
+        self.keys.begin(&*self.storage, uuid, (checkpoint_epoch, epoch))
     }
 
     /// The files in use, in LSN order.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tidepool_pool::encryption::{Keys, MemoryKeyring};
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool_pool::{Lsn, PageSize};
 
@@ -55,11 +56,27 @@ fn open_with(
     storage: Arc<dyn Storage>,
     accept: AcceptLogLoss,
 ) -> Result<(RedoLog, Scan, Payloads)> {
+    open_life(storage, accept, false)
+}
+
+/// The keys of all logs.
+fn keys() -> Arc<Keys> {
+    let ring = MemoryKeyring::default();
+    ring.insert(1, 1, vec![1; 32]);
+    Arc::new(Keys::new(Arc::new(ring)))
+}
+
+fn open_life(
+    storage: Arc<dyn Storage>,
+    accept: AcceptLogLoss,
+    is_encrypted: bool,
+) -> Result<(RedoLog, Scan, Payloads)> {
     let mut ring = if storage.exists(control::CONTROL_FILE)? {
         Ring::open(storage, file_size())?
     } else {
         Ring::create(storage, PageSize::DEFAULT, UUID, file_size())?
     };
+    ring.give_keys(Some(keys()));
     let scan = scan(&mut ring, accept)?;
     let mut frames = Vec::new();
     let mut reader = Reader::new(&ring);
@@ -75,6 +92,7 @@ fn open_with(
         epochs,
         capacity_bytes: CAPACITY,
         buffer_bytes: 16 << 10,
+        is_encrypted,
         access: LogAccess::Append,
     };
     let log = RedoLog::start(ring, start, Arc::default())?;
@@ -186,7 +204,8 @@ fn crashes_lose_nothing_flushed_and_keep_a_prefix() {
                 let at = storage.operation_count() + rng.random_range(1..most);
                 if kill { storage.kill_at(at) } else { storage.crash_at(at) }
             }
-            match open(&storage) {
+            let is_encrypted = rng.random_bool(0.5);
+            match open_life(Arc::new(storage.clone()), AcceptLogLoss::No, is_encrypted) {
                 Ok((log, scan, found)) => {
                     check(&mut model, &scan, &found, seed);
                     let steps = rng.random_range(1..600);

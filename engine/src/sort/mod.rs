@@ -22,10 +22,11 @@ pub(crate) use account::SortMemory;
 
 use crate::error::Result;
 use account::Share;
-use run::{Run, RunReader, RunWriter};
+use run::{Run, RunFile, RunReader, RunWriter};
 use std::cmp::Ordering;
 use std::sync::Arc;
-use tidepool_pool::storage::{Storage, StorageFile};
+use tidepool_pool::encryption::NumberedKey;
+use tidepool_pool::storage::Storage;
 
 /// Where the files are.
 pub(crate) const SORT_DIR: &str = "sort";
@@ -64,7 +65,8 @@ pub(crate) struct Sorter {
     counted: Share,
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    file: Option<Arc<dyn StorageFile>>,
+    file: Option<RunFile>,
+    key: Option<Arc<NumberedKey>>,
     runs: Vec<Run>,
 }
 
@@ -85,8 +87,15 @@ impl Sorter {
             bytes: Vec::new(),
             entries: Vec::new(),
             file: None,
+            key: None,
             runs: Vec::new(),
         }
+    }
+
+    /// Has the file encrypted, with a key that goes with the sorter.
+    pub fn encrypted(mut self) -> Self {
+        self.key = Some(Arc::new(NumberedKey::random()));
+        self
     }
 
     /// Adds an entry.
@@ -140,11 +149,11 @@ impl Sorter {
             None => {
                 self.storage.create_dir(SORT_DIR)?;
                 let file = self.storage.create(&self.name)?;
-                self.file.insert(file).clone()
+                self.file.insert(RunFile { file, key: self.key.clone() }).clone()
             }
         };
         let start = self.runs.last().map_or(0, Run::end);
-        let mut writer = RunWriter::new(&*file, start, 0);
+        let mut writer = RunWriter::new(&file, start, 0);
         for entry in &self.entries {
             writer.entry(self.key(entry), self.value(entry))?;
         }
@@ -189,7 +198,7 @@ impl Sorter {
             // Neighbours, so that equal keys stay in their order.
             for group in runs.chunks(most) {
                 let mut merge = Merge::new(&file, group)?;
-                let mut writer = RunWriter::new(&*file, end, pass);
+                let mut writer = RunWriter::new(&file, end, pass);
                 while merge.next(&mut key, &mut value)? {
                     if turn == 0 {
                         go_on()?;
@@ -205,7 +214,7 @@ impl Sorter {
         Ok(())
     }
 
-    fn file(&self) -> &Arc<dyn StorageFile> {
+    fn file(&self) -> &RunFile {
         self.file.as_ref().expect("runs are in a file")
     }
 }
@@ -262,7 +271,7 @@ struct Merge {
 }
 
 impl Merge {
-    fn new(file: &Arc<dyn StorageFile>, runs: &[Run]) -> Result<Merge> {
+    fn new(file: &RunFile, runs: &[Run]) -> Result<Merge> {
         let mut readers = Vec::with_capacity(runs.len());
         for run in runs {
             let mut reader = RunReader::new(file.clone(), run);
@@ -333,7 +342,11 @@ pub(crate) fn clear_files(storage: &dyn Storage) {
 
 /// All entries of a run of this length at the beginning of a file, for a fuzzer.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn read_run(file: Arc<dyn StorageFile>, len: u64) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn read_run(
+    file: Arc<dyn tidepool_pool::storage::StorageFile>,
+    len: u64,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let file = RunFile { file, key: None };
     let mut reader = RunReader::new(file, &Run::at_start(len));
     let mut entries = Vec::new();
     while reader.advance()? {
@@ -353,13 +366,14 @@ pub(crate) fn stamp_run(file: &mut [u8]) {
 pub(crate) fn example_run() -> (Vec<u8>, u64) {
     let disk = tidepool_pool::storage::SimStorage::new(0);
     let file = disk.create("run").expect("a file can be made");
-    let mut writer = RunWriter::new(&*file, 0, 0);
+    let file = RunFile { file, key: None };
+    let mut writer = RunWriter::new(&file, 0, 0);
     for n in 0..20u32 {
         writer.entry(&n.to_be_bytes(), &[7; 5]).expect("an entry can be written");
     }
     let run = writer.finish().expect("a run can be written");
     let mut bytes = tidepool_pool::storage::AlignedBuf::zeroed(BLOCK);
-    file.read_at(&mut bytes, 0).expect("it can be read");
+    file.file.read_at(&mut bytes, 0).expect("it can be read");
     (bytes.to_vec(), run.len())
 }
 
@@ -374,6 +388,9 @@ mod tests {
 
     fn sorter(storage: &Arc<dyn Storage>, entries: &Entries, memory_bytes: usize) -> Sorter {
         let mut sorter = Sorter::new(storage, "x", memory_bytes, &Arc::default());
+        if entries.len().is_multiple_of(2) {
+            sorter = sorter.encrypted();
+        }
         for (key, value) in entries {
             sorter.push(key, value).unwrap();
         }
@@ -531,7 +548,7 @@ mod tests {
         let mut sorted = sorter.sorted(&mut || Ok(())).unwrap();
         assert!(sorted.sorter.runs.len() <= 4 && memory.bytes() <= MEMORY_MIN_BYTES as u64);
         assert_eq!(sorted.sorter.runs[0].pass(), 2);
-        let (file_len, entries_len) = (sorted.sorter.file().len().unwrap(), 40_000 * 112);
+        let (file_len, entries_len) = (sorted.sorter.file().file.len().unwrap(), 40_000 * 112);
         assert!(file_len < entries_len * 9 / 4, "{file_len} bytes of {entries_len}");
         let (mut key, mut value) = (Vec::new(), Vec::new());
         for (expected_key, n) in expected {
@@ -547,10 +564,10 @@ mod tests {
         let sorter = sorter_of_many_runs(&storage, &Arc::default());
         let file = sorter.file().clone();
         let mut block = tidepool_pool::storage::AlignedBuf::zeroed(BLOCK);
-        file.read_at(&mut block, BLOCK as u64).unwrap();
+        file.file.read_at(&mut block, BLOCK as u64).unwrap();
         let mut sorted = sorter.sorted(&mut || Ok(())).unwrap();
         // As if the disk had lost what was written there since.
-        file.write_at(&block, BLOCK as u64).unwrap();
+        file.file.write_at(&block, BLOCK as u64).unwrap();
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let error = loop {
             match sorted.next(&mut key, &mut value) {

@@ -1,19 +1,58 @@
 //! Runs of a sort in its file: written once, read once, in blocks.
 //!
 //! ```text
-//! block    crc32c u32 of the block's offset in the file (u64), of the run's pass (u32) and of all that follows | PAYLOAD bytes of the run
+//! block    crc32c u32 of the block's offset in the file (u64), of the run's pass (u32) and of all
+//!          that follows | PAYLOAD bytes of the run | tag, 16 bytes
 //! ```
+//! With a key, the bytes of the run are encrypted, by the number of the block and the pass; else
+//! the tag is zeroes.
+//!
 //! The offset is under the checksum because a disk can also give a block that belongs elsewhere;
 //! the pass, because it can give the one that was there before.
 
 use super::BLOCK;
 use crate::error::{Error, Result};
 use std::sync::Arc;
+use tidepool_pool::encryption::{NumberedKey, TAG_BYTES};
 use tidepool_pool::storage::{AlignedBuf, StorageFile};
 
 const CRC_SIZE: usize = size_of::<u32>();
 /// Bytes of a run in a block.
-const PAYLOAD: usize = BLOCK - CRC_SIZE;
+const PAYLOAD: usize = BLOCK - CRC_SIZE - TAG_BYTES;
+const TAG_AT: usize = BLOCK - TAG_BYTES;
+/// Bits of a block's number in the number that it is encrypted by; the others are the pass.
+const BLOCK_NO_BITS: u32 = 40;
+
+/// A file of runs, and the key that its blocks are encrypted with.
+#[derive(Clone)]
+pub(super) struct RunFile {
+    pub file: Arc<dyn StorageFile>,
+    pub key: Option<Arc<NumberedKey>>,
+}
+
+impl RunFile {
+    /// The number of a block in a pass. A pass writes each block once.
+    fn number(offset: u64, pass: u32) -> u64 {
+        let block = offset / BLOCK as u64;
+        assert!(block < 1 << BLOCK_NO_BITS && pass < 1 << (u64::BITS - BLOCK_NO_BITS));
+        u64::from(pass) << BLOCK_NO_BITS | block
+    }
+
+    fn seal(&self, block: &mut [u8], offset: u64, pass: u32) {
+        let Some(key) = &self.key else { return };
+        let (bytes, tag) = block.split_at_mut(TAG_AT);
+        let made = key.seal(Self::number(offset, pass), &mut bytes[CRC_SIZE..]);
+        tag.copy_from_slice(&made);
+    }
+
+    /// False if the block is not the one that was sealed.
+    fn open(&self, block: &mut [u8], offset: u64, pass: u32) -> bool {
+        let Some(key) = &self.key else { return true };
+        let (bytes, tag) = block.split_at_mut(TAG_AT);
+        let tag: &[u8; TAG_BYTES] = (&*tag).try_into().expect("16 bytes");
+        key.open(Self::number(offset, pass), &mut bytes[CRC_SIZE..], tag).is_ok()
+    }
+}
 
 fn checksum(block: &[u8], offset: u64, pass: u32) -> [u8; CRC_SIZE] {
     let place = crc32c::crc32c(&offset.to_le_bytes());
@@ -72,7 +111,7 @@ impl Run {
 
 /// Writes a run.
 pub(super) struct RunWriter<'f> {
-    file: &'f dyn StorageFile,
+    file: &'f RunFile,
     run: Run,
     /// Where `block` goes.
     offset: u64,
@@ -83,7 +122,7 @@ pub(super) struct RunWriter<'f> {
 
 impl<'f> RunWriter<'f> {
     /// `start` is a multiple of the block size.
-    pub fn new(file: &'f dyn StorageFile, start: u64, pass: u32) -> Self {
+    pub fn new(file: &'f RunFile, start: u64, pass: u32) -> Self {
         let run = Run { start, len: 0, pass };
         Self { file, run, offset: start, block: AlignedBuf::zeroed(BLOCK), filled: 0 }
     }
@@ -112,9 +151,10 @@ impl<'f> RunWriter<'f> {
 
     fn write_block(&mut self) -> Result<()> {
         // All of it, whatever is behind the run's end: direct I/O takes no odd lengths.
+        self.file.seal(&mut self.block, self.offset, self.run.pass);
         let crc = checksum(&self.block, self.offset, self.run.pass);
         self.block[..CRC_SIZE].copy_from_slice(&crc);
-        self.file.write_at(&self.block, self.offset)?;
+        self.file.file.write_at(&self.block, self.offset)?;
         self.offset += BLOCK as u64;
         self.filled = 0;
         Ok(())
@@ -130,7 +170,7 @@ impl<'f> RunWriter<'f> {
 
 /// Reads a run, entry by entry.
 pub(super) struct RunReader {
-    file: Arc<dyn StorageFile>,
+    file: RunFile,
     pass: u32,
     /// Where the next block is.
     offset: u64,
@@ -145,7 +185,7 @@ pub(super) struct RunReader {
 }
 
 impl RunReader {
-    pub fn new(file: Arc<dyn StorageFile>, run: &Run) -> Self {
+    pub fn new(file: RunFile, run: &Run) -> Self {
         let block = AlignedBuf::zeroed(BLOCK);
         let (key, value) = (Vec::new(), Vec::new());
         let (pass, offset, unread) = (run.pass, run.start, run.len);
@@ -192,9 +232,12 @@ impl RunReader {
         if self.unread == 0 {
             return Err(self.damaged("a sorted run is cut short before"));
         }
-        self.file.read_at(&mut self.block, self.offset)?;
+        self.file.file.read_at(&mut self.block, self.offset)?;
         if self.block[..CRC_SIZE] != checksum(&self.block, self.offset, self.pass) {
             return Err(self.damaged("the checksum is wrong of the block at"));
+        }
+        if !self.file.open(&mut self.block, self.offset, self.pass) {
+            return Err(self.damaged("there are other bytes than were encrypted in the block at"));
         }
         let filled = self.unread.min(PAYLOAD as u64) as usize;
         self.rest = CRC_SIZE..CRC_SIZE + filled;
@@ -207,7 +250,7 @@ impl RunReader {
         Error::Storage(format!(
             "{}: {what} offset {}: the disk did not give back what was written; the table is as it was, repeat the statement, \
              and check the disk if it comes again",
-            self.file.name(),
+            self.file.file.name(),
             self.offset
         ))
     }

@@ -1,5 +1,5 @@
 //! Blocked rollbacks: a file of a table stands in the way, with a page that is broken or can't be
-//! read, or because it is missing.
+//! read, because it is missing, or because its key is.
 //!
 //! Rollback runs newest-first, so one unreadable page would block every older record and hold all
 //! locks of the transaction. Instead, the rollback undoes the other records where they are and
@@ -121,7 +121,7 @@ fn is_of_table(error: &Error, space: u32) -> bool {
             Error::Corrupt { file, .. } | Error::Format { file, .. } | Error::Lost { file, .. } => {
                 *file == name
             }
-            Error::Storage(what) => what.contains(&name),
+            Error::Storage(what) | Error::Key(what) => what.contains(&name),
             _ => false,
         }
 }

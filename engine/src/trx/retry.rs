@@ -68,7 +68,7 @@ impl RetryState {
     pub fn gives_up_on(&self, error: &Error) -> bool {
         match error {
             Error::Corrupt { .. } | Error::Format { .. } => true,
-            Error::Storage(_) | Error::Lost { .. } => self.failures >= FAILURES_MAX,
+            Error::Storage(_) | Error::Lost { .. } | Error::Key(_) => self.failures >= FAILURES_MAX,
             _ => false,
         }
     }

@@ -126,7 +126,7 @@ pub fn flip(storage: &dyn Storage, space: u32, pages: &[u32]) {
 /// is free from then on.
 pub fn write_page(storage: &dyn Storage, space: u32, no: u32, bytes: Vec<u8>) {
     let file = open(storage, space, Access::ReadWrite);
-    file.write(Stream::Flushed, &[Image { space, no, codec: Codec::Raw, bytes }]).unwrap();
+    file.write(Stream::Flushed, &[Image::plain((space, no), Codec::Raw, bytes)]).unwrap();
     file.checkpoint().unwrap();
 }
 

@@ -76,7 +76,7 @@ impl Pool {
     pub(crate) fn image_of(&self, page: PageId, bytes: &[u8]) -> Image {
         let mut image = Vec::new();
         let codec = self.page_compression().codec().encode(bytes, &mut image);
-        Image { space: page.space, no: page.no, codec, bytes: image }
+        Image::plain((page.space, page.no), codec, image)
     }
 
     /// Appends the images of the pages to their files.

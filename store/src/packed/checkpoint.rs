@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::entry::{Entry, Object};
 use super::error::Result;
-use super::file::{META_CODEC, PackedFile, Writer};
+use super::file::{PackedFile, Writer, meta};
 use super::geometry::{BLOCK, SMALL_SEGMENTS, UNIT};
 use super::map::{Cost, Pending};
 use super::reserve::Left;
@@ -104,14 +104,14 @@ impl PackedFile {
         for (node, spot) in dirty.iter().filter(|node| node.len > 0).zip(nodes) {
             // Readers may load nodes between one and the next.
             let image = self.map.read().encode(node.object, &pending);
-            pending.insert(node.object, appender.fill(spot, node.object, (META_CODEC, &image)));
+            pending.insert(node.object, appender.fill(spot, node.object, meta(&image)));
         }
         let mut spots = tables.into_iter();
         let mut rows: Rows = Vec::new();
         let parts = self.map.read().directory(&pending);
         for (part, bytes) in (0..).zip(parts) {
             let (object, spot) = (Object::Directory { part }, spots.next().expect("placed"));
-            rows.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
+            rows.push((object, appender.fill(spot, object, meta(&bytes))));
         }
         let mut removed: Vec<Entry> = dirty.iter().filter_map(|node| node.stored).collect();
         removed.extend(writer.tables.iter().map(|(_, entry)| *entry));
@@ -123,18 +123,18 @@ impl PackedFile {
         appender.runs().for_each(|(segment, run)| writer.segments.note_run(segment, run));
         for (part, bytes) in (0..).zip(writer.segments.encode()) {
             let (object, spot) = (Object::Segments { part }, spots.next().expect("placed"));
-            rows.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
+            rows.push((object, appender.fill(spot, object, meta(&bytes))));
         }
         assert_eq!(writer.segments.count(), count, "the file grows while places are chosen");
         let mut lists: Rows = Vec::new();
         for (part, list) in (0..).zip(top::lower_lists(&rows)) {
             let (object, spot) = (Object::Tables { part }, spots.next().expect("placed"));
             let image = top::encode_rows(list);
-            lists.push((object, appender.fill(spot, object, (META_CODEC, &image))));
+            lists.push((object, appender.fill(spot, object, meta(&image))));
         }
         let image = top::encode(count, if lists.is_empty() { &rows } else { &lists });
         let spot = spots.next().expect("placed");
-        let top = appender.fill(spot, Object::Top, (META_CODEC, &image));
+        let top = appender.fill(spot, Object::Top, meta(&image));
         rows.extend(lists);
         rows.push((Object::Top, top));
         appender.finish();
@@ -156,6 +156,7 @@ impl PackedFile {
             previous: appender.chain.checksum,
             top: Some(top),
             tails,
+            key: self.file_key(),
         };
         // If the root fails, it may be on the disk: nothing is written over what it leads to, nor
         // over the root before it. It may also be lost, and then a start need not find the runs:

@@ -71,11 +71,11 @@ impl PackedFile {
 
         let mut images = Vec::new();
         for (PageId { space, no }, entry) in in_use.pages {
-            let (object, codec) = (Object::Page { space, no }, entry.codec);
+            let object = Object::Page { space, no };
             let image = &bytes[(entry.offset() - start) as usize..][..entry.len as usize];
             let identity = Identity { file: self.number, object, run: entry.run };
             if identity.checksum(image) == entry.crc {
-                images.push(Image { space, no, codec, bytes: image.to_vec() });
+                images.push(Image::stored_at((space, no), &entry, image));
             } else {
                 let why = "its image can't be moved: it is spoilt";
                 in_use.failed = Some(self.corrupt(object, why));
@@ -88,6 +88,7 @@ impl PackedFile {
             writer.since_checkpoint = writer.since_checkpoint.max(1);
             self.note_totals(&writer);
         } else {
+            // Moved as they are: `reseal` encrypts them anew.
             let prepared = self.prepare_with(writer, stream.next(), &images);
             if let Err(error) = prepared.and_then(Prepared::write) {
                 self.writer.lock().segments.forget_cleaned(segment);

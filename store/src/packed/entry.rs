@@ -1,7 +1,8 @@
 //! What the map says of an image: where it is, how it is coded, and which bytes it must have.
 //!
 //! ```text
-//!  0  place   u64   bits 0–39 offset in units of 64 bytes; 40–56 length in bytes; 57–59 codec
+//!  0  place   u64   bits 0–39 offset in units of 64 bytes; 40–56 length in bytes; 57–59 codec;
+//!                   60–63 seal
 //!  8  crc     u32   CRC32C of the image's bytes and of what it is the image of
 //! 12  run     u32   low bits of the number of the run that holds it
 //! ```
@@ -12,15 +13,19 @@
 
 use super::codec::Codec;
 use super::geometry::{BLOCK, UNIT, units_of};
+use crate::encryption::SEAL_BYTES;
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 16;
 
 const OFFSET_BITS: u32 = 40;
 const LEN_BITS: u32 = 17;
+const CODEC_BITS: u32 = 3;
+const CODEC_AT: u32 = OFFSET_BITS + LEN_BITS;
+const SEAL_AT: u32 = CODEC_AT + CODEC_BITS;
 
-/// Largest image in bytes: a page of 64 KiB that does not shrink.
-pub const IMAGE_MAX: usize = 64 << 10;
+/// Largest image in bytes: a page of 64 KiB that does not shrink, encrypted.
+pub const IMAGE_MAX: usize = (64 << 10) + SEAL_BYTES;
 
 /// Where an image is and which bytes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub struct Entry {
     pub len: u32,
     /// How the page becomes the image.
     pub codec: Codec,
+    /// Whether the image is encrypted.
+    pub seal: Seal,
     /// Checksum of the image and its identity.
     pub crc: u32,
     /// Low bits of the number of the run that holds the image.
@@ -46,7 +53,8 @@ impl Entry {
             assert!(entry.len > 0, "an image has bytes");
             let place = entry.unit
                 | u64::from(entry.len) << OFFSET_BITS
-                | u64::from(entry.codec.id()) << (OFFSET_BITS + LEN_BITS);
+                | u64::from(entry.codec.id()) << CODEC_AT
+                | u64::from(entry.seal.0) << SEAL_AT;
             bytes[..8].copy_from_slice(&place.to_le_bytes());
             bytes[8..12].copy_from_slice(&entry.crc.to_le_bytes());
             bytes[12..].copy_from_slice(&entry.run.to_le_bytes());
@@ -69,8 +77,9 @@ impl Entry {
         Ok(Some(Entry {
             unit: place & ((1 << OFFSET_BITS) - 1),
             len,
-            codec: Codec::from_id((place >> (OFFSET_BITS + LEN_BITS)) as u8)
+            codec: Codec::from_id((place >> CODEC_AT) as u8 & ((1 << CODEC_BITS) - 1))
                 .ok_or("an image has an unknown codec")?,
+            seal: Seal((place >> SEAL_AT) as u8),
             crc: u32::from_le_bytes(crc.try_into().expect("4 bytes")),
             run: u32::from_le_bytes(run.try_into().expect("4 bytes")),
         }))
@@ -97,6 +106,36 @@ impl Entry {
     pub fn image_in<'a>(&self, window: &'a [u8]) -> &'a [u8] {
         let at = (self.offset() % BLOCK as u64) as usize;
         &window[at..at + self.len as usize]
+    }
+}
+
+/// Whether an image is encrypted, and the version of the key modulo 15: so the map alone says which
+/// images have to be sealed anew when the key has a newer version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seal(u8);
+
+/// Versions that a seal distinguishes.
+const SEAL_VERSIONS: u32 = 15;
+
+impl Seal {
+    /// The image is not encrypted.
+    pub const NONE: Seal = Seal(0);
+
+    /// It is encrypted with a key of this version.
+    pub fn of_version(version: u32) -> Seal {
+        Seal((version % SEAL_VERSIONS) as u8 + 1)
+    }
+
+    /// Whether the image is encrypted.
+    pub fn is_sealed(self) -> bool {
+        self != Seal::NONE
+    }
+
+    /// How many versions of its key are newer, if `newest` is the newest; modulo 15. `None`: the
+    /// image is not encrypted.
+    pub fn age(self, newest: u32) -> Option<u32> {
+        let of = u32::from(self.0.checked_sub(1)?);
+        Some((newest % SEAL_VERSIONS + SEAL_VERSIONS - of) % SEAL_VERSIONS)
     }
 }
 
@@ -231,12 +270,22 @@ mod tests {
             unit: (1 << OFFSET_BITS) - 1,
             len: IMAGE_MAX as u32,
             codec: Codec::Zstd,
+            seal: Seal::of_version(14),
             crc: 0x1234_5678,
             run: u32::MAX,
         };
         assert_eq!(Entry::decode(&Entry::encode(Some(entry))), Ok(Some(entry)));
         assert_eq!(Entry::decode(&Entry::encode(None)), Ok(None));
         assert!(Entry::decode(&[0xff; ENTRY_BYTES]).is_err());
+    }
+
+    #[test]
+    fn a_seal_knows_how_far_behind_its_version_is() {
+        assert_eq!(Seal::NONE.age(7), None);
+        assert_eq!(Seal::of_version(1).age(1), Some(0));
+        assert_eq!(Seal::of_version(14).age(16), Some(2));
+        assert_eq!(Seal::of_version(30).age(31), Some(1));
+        assert!(Seal::of_version(15).is_sealed());
     }
 
     #[test]
@@ -257,7 +306,8 @@ mod tests {
 
     #[test]
     fn the_window_of_an_image_is_the_blocks_that_hold_it() {
-        let entry = Entry { unit: 63, len: 65, codec: Codec::Raw, crc: 0, run: 1 };
+        let entry =
+            Entry { unit: 63, len: 65, codec: Codec::Raw, seal: Seal::NONE, crc: 0, run: 1 };
         assert_eq!(entry.window(), (0, 2 * BLOCK));
         assert_eq!(entry.units(), 2);
         let mut window = vec![0; 2 * BLOCK];

@@ -24,6 +24,15 @@ pub enum Error {
         why: String,
     },
 
+    /// An image is encrypted, and its key can't be had.
+    #[error("{file}: {why}")]
+    Key {
+        /// The file.
+        file: String,
+        /// Which image needs which key, and why that can't be had.
+        why: String,
+    },
+
     /// The file is not the one that belongs here: it is of another directory, space, page size or
     /// version.
     #[error("{file}: {why}")]

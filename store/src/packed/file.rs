@@ -7,14 +7,16 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::checkpoint::is_due;
 use super::codec::Codec;
-use super::entry::{Entry, Object};
+use super::entry::{Entry, Object, Seal};
 use super::error::{Error, Result};
 use super::geometry::{Geometry, UNIT};
 use super::map::{Absent, Map};
 use super::root::Tail;
 use super::run::STREAMS;
+use super::sealing::Sealing;
 use super::segments::Segments;
 use super::victims::Victim;
+use super::write::Stored;
 use crate::page::PageSize;
 use crate::storage::StorageFile;
 
@@ -54,6 +56,8 @@ pub struct PackedFile {
     /// A leaf in the locking order.
     pub(super) totals: Mutex<Totals>,
     pub(super) traffic: Traffic,
+    /// A leaf in the locking order.
+    pub(super) sealing: Sealing,
 }
 
 /// Bytes that were asked of the disk since the opening.
@@ -296,5 +300,7 @@ impl PackedFile {
     }
 }
 
-/// Nodes and tables are stored as they are: most of their bytes are checksums.
-pub(super) const META_CODEC: Codec = Codec::Raw;
+/// Nodes and tables are stored as they are: most of their bytes are checksums, and no rows.
+pub(super) fn meta(bytes: &[u8]) -> Stored<'_> {
+    Stored { codec: Codec::Raw, seal: Seal::NONE, bytes }
+}

@@ -7,6 +7,9 @@
 //! and the old ones are dead. Nothing that the map leads to is ever written over, so no write that
 //! a crash interrupts can hurt, and nothing is written twice.
 //!
+//! If the file has a key to write with, the images are encrypted before they get their places
+//! (`sealing.rs`), and `reseal.rs` writes those again that are older than the key.
+//!
 //! # How a start finds it
 //! Now and then a checkpoint (`checkpoint.rs`) writes the dirty nodes of the map, and after them a
 //! root (`root.rs`) that leads to them. A start (`open.rs`) takes the newest root, and follows the
@@ -50,9 +53,11 @@ mod geometry;
 mod map;
 mod open;
 mod read;
+mod reseal;
 mod reserve;
 mod root;
 mod run;
+mod sealing;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -63,11 +68,13 @@ mod write_all;
 
 pub use clean::Cleaned;
 pub use codec::Codec;
-pub use entry::{Entry, Object};
+pub use entry::{Entry, Object, Seal};
 pub use error::{Error, Result};
 pub use file::{Access, Found, PackedFile, Settings, Usage};
 pub use open::RESTORE;
 pub use read::{Merging, Piece, Since, Wanted, Window};
+pub use reseal::{Resealed, Resealing};
+pub use root::FileKey;
 pub use run::Stream;
 pub use victims::Victim;
 pub use write::{Image, Prepared};

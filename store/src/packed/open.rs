@@ -28,8 +28,9 @@ use super::error::{Error, Result};
 use super::file::{Access, Chain, PackedFile, Settings, Totals, Traffic, Writer};
 use super::geometry::{BLOCK, Geometry, ROOT_BLOCKS};
 use super::map::Map;
-use super::root::{Root, Slot, Tail, VERSION};
+use super::root::{FileKey, Root, Slot, Tail, VERSION_WITH_KEY};
 use super::run::{Change, RunHeader, RunKind, Stream, header_bytes};
+use super::sealing::Sealing;
 use super::segments::Segments;
 use super::top::{self, Rows};
 use crate::storage::{AlignedBuf, StorageFile};
@@ -50,15 +51,16 @@ struct Link {
 impl PackedFile {
     /// Makes an empty packed file of `file`, which is empty. Its name is not durable yet.
     pub fn create(file: Arc<dyn StorageFile>, settings: Settings) -> Result<PackedFile> {
-        PackedFile::create_behind(file, settings, 0)
+        PackedFile::create_behind(file, settings, (0, FileKey::Never))
     }
 
     /// The same for a file that is to take the place of another, of which run `known` was durable:
-    /// its runs have greater numbers, so that it does not count as an older copy of that one.
+    /// its runs have greater numbers, so that it does not count as an older copy of that one. It
+    /// says that its images are encrypted with `key`; see [`PackedFile::encrypt_with`].
     pub fn create_behind(
         file: Arc<dyn StorageFile>,
         settings: Settings,
-        known: u64,
+        (known, key): (u64, FileKey),
     ) -> Result<PackedFile> {
         file.set_len(ROOT_BLOCKS * BLOCK as u64)?;
         let tails = std::array::from_fn(|stream| {
@@ -76,6 +78,7 @@ impl PackedFile {
             previous: 0,
             top: None,
             tails,
+            key,
         };
         let packed = PackedFile::with_root(file, (settings, Access::ReadWrite), &root);
         packed.write_root(&mut packed.writer.lock(), &root)?;
@@ -169,6 +172,7 @@ impl PackedFile {
             map: RwLock::new(Map::default()),
             totals: Mutex::new(Totals::default()),
             traffic: Traffic::default(),
+            sealing: Sealing::of(root.key),
         }
     }
 
@@ -447,8 +451,8 @@ fn newest_root(file: &dyn StorageFile) -> Result<Root> {
     match (newest, other) {
         (_, Some(version)) => {
             let why = format!(
-                "it has format version {version}, but this program reads only version {VERSION}: \
-                 use the version of Tidepool that wrote it"
+                "it has format version {version}, but this program reads only versions up to \
+                 {VERSION_WITH_KEY}: use the version of Tidepool that wrote it"
             );
             Err(Error::WrongFile { file: file.name().into(), why })
         }

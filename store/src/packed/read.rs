@@ -102,11 +102,12 @@ impl PackedFile {
     /// # Errors
     /// [`Error::Corrupt`](super::Error::Corrupt) unless the file has exactly the bytes that were
     /// written last: another page, an older version and spoilt bytes are all found out.
+    /// [`Error::Key`](super::Error::Key) if the page is encrypted and its key can't be had.
     pub fn read(&self, space: u32, no: u32, page: &mut [u8]) -> Result<Found> {
         self.read_with_image(space, no, page, |_, _| {})
     }
 
-    /// The same; `see` gets the image that the page was made of, if it has one.
+    /// The same; `see` gets the image that the page was made of, decrypted, if it has one.
     ///
     /// # Errors
     /// As [`PackedFile::read`].
@@ -120,13 +121,16 @@ impl PackedFile {
         self.check_length(page);
         let object = Object::Page { space, no };
         let decode = |entry: Entry, image: &[u8]| {
-            entry.codec.decode(image, page)?;
-            see(entry.codec, image);
-            Ok::<(), &str>(())
+            self.with_opened((object, &entry), image, |image| {
+                entry.codec.decode(image, page)?;
+                see(entry.codec, image);
+                Ok::<(), &str>(())
+            })
         };
         match self.newest_image(space, no, decode)? {
-            Some(Ok(())) => Ok(Found::Page),
-            Some(Err(why)) => Err(self.corrupt(object, why)),
+            Some(Ok(Ok(()))) => Ok(Found::Page),
+            Some(Ok(Err(why))) => Err(self.corrupt(object, why)),
+            Some(Err(error)) => Err(error),
             None => {
                 page.fill(0);
                 Ok(Found::Nothing)
@@ -140,11 +144,8 @@ impl PackedFile {
     /// # Errors
     /// As [`PackedFile::read`], but that the image can be decoded is not checked.
     pub fn image(&self, space: u32, no: u32) -> Result<Option<Image>> {
-        self.newest_image(space, no, |entry: Entry, image: &[u8]| Image {
-            space,
-            no,
-            codec: entry.codec,
-            bytes: image.to_vec(),
+        self.newest_image(space, no, |entry: Entry, image: &[u8]| {
+            Image::stored_at((space, no), &entry, image)
         })
     }
 
@@ -222,9 +223,7 @@ impl PackedFile {
             for wanted in &window.pages {
                 let Wanted { index, space, no, entry } = *wanted;
                 images[index] = match self.image_in(window, bytes, wanted).filter(|_| is_read) {
-                    Some(image) => {
-                        Some(Image { space, no, codec: entry.codec, bytes: image.to_vec() })
-                    }
+                    Some(image) => Some(Image::stored_at((space, no), &entry, image)),
                     None => match self.image(space, no) {
                         Err(error @ Error::Corrupt { object: Object::Page { .. }, .. }) => {
                             piece.spoilt.push((no, error));
@@ -291,7 +290,7 @@ impl PackedFile {
     ///
     /// # Errors
     /// [`Error::Corrupt`](super::Error::Corrupt) if the image is the one that was written, and is
-    /// no image of a page.
+    /// no image of a page; [`Error::Key`] if its key can't be had.
     pub fn decode_in(
         &self,
         window: &Window,
@@ -303,8 +302,7 @@ impl PackedFile {
         let wanted = &window.pages[at];
         let Some(image) = self.image_in(window, bytes, wanted) else { return Ok(false) };
         let object = Object::Page { space: wanted.space, no: wanted.no };
-        let decoded = wanted.entry.codec.decode(image, page);
-        decoded.map_err(|why| self.corrupt(object, why))?;
+        self.decode((object, &wanted.entry), image, page)?;
         Ok(true)
     }
 

@@ -15,6 +15,7 @@
 //! 80  previous    u32  checksum of that run's header
 //! 84  streams     3 × (segment u32, blocks filled u32, next segment u32, the one after that u32);
 //!                 segment 2^32-1: none yet
+//! 132 key         u32  in version 2: the key that images are encrypted with; 0: none any more
 //! …   0
 //! 4092 checksum   u32  CRC32C of the bytes before
 //! ```
@@ -29,13 +30,16 @@ use super::run::STREAMS;
 use crate::page::PageSize;
 
 const MAGIC: &[u8; 8] = b"TIDEPACK";
-/// The format's version.
+/// The format's version of a file that never had a key.
 pub const VERSION: u32 = 1;
+/// The version of one that has or had a key, so that some of its images may be encrypted.
+pub const VERSION_WITH_KEY: u32 = 2;
 const CHECKSUM_AT: usize = BLOCK - 4;
 const TOP_AT: usize = 64;
 const PREVIOUS_AT: usize = 80;
 const STREAMS_AT: usize = 84;
 const TAIL_BYTES: usize = 16;
+const KEY_AT: usize = STREAMS_AT + STREAMS * TAIL_BYTES;
 const NO_SEGMENT: u32 = u32::MAX;
 
 /// Where a stream goes on.
@@ -75,6 +79,29 @@ pub struct Root {
     pub top: Option<Entry>,
     /// Where the streams go on.
     pub tails: [Tail; STREAMS],
+    /// The key that images are encrypted with.
+    pub key: FileKey,
+}
+
+/// The key that a file encrypts its images with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileKey {
+    /// None, and no image of the file is encrypted.
+    #[default]
+    Never,
+    /// None. Images of earlier times may be encrypted.
+    NoMore,
+    /// The newest version of the key of this number, which is not 0.
+    Id(u32),
+}
+
+impl FileKey {
+    fn number(self) -> u32 {
+        match self {
+            FileKey::Never | FileKey::NoMore => 0,
+            FileKey::Id(id) => id,
+        }
+    }
 }
 
 /// What a block of a slot may hold.
@@ -94,7 +121,9 @@ impl Root {
         let mut block = [0; BLOCK];
         let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
-        put(8, &VERSION.to_le_bytes());
+        let version = if self.key == FileKey::Never { VERSION } else { VERSION_WITH_KEY };
+        put(8, &version.to_le_bytes());
+        put(KEY_AT, &self.key.number().to_le_bytes());
         put(12, &(self.page_size.bytes() as u32).to_le_bytes());
         put(16, &self.instance);
         put(32, &self.space.to_le_bytes());
@@ -122,9 +151,12 @@ impl Root {
         if &block[..8] != MAGIC || crc32c::crc32c(&block[..CHECKSUM_AT]) != word(CHECKSUM_AT) {
             return Slot::Nothing;
         }
-        if word(8) != VERSION {
-            return Slot::OtherVersion(word(8));
-        }
+        let key = match (word(8), word(KEY_AT)) {
+            (VERSION, _) => FileKey::Never,
+            (VERSION_WITH_KEY, 0) => FileKey::NoMore,
+            (VERSION_WITH_KEY, id) => FileKey::Id(id),
+            (other, _) => return Slot::OtherVersion(other),
+        };
         let top = block[TOP_AT..TOP_AT + ENTRY_BYTES].try_into().expect("16 bytes");
         let (Some(page_size), Ok(top)) = (PageSize::new(word(12) as usize), Entry::decode(top))
         else {
@@ -146,6 +178,7 @@ impl Root {
             previous: word(PREVIOUS_AT),
             top,
             tails: std::array::from_fn(tail),
+            key,
         }))
     }
 
@@ -158,6 +191,7 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::super::codec::Codec;
+    use super::super::entry::Seal;
     use super::*;
 
     #[test]
@@ -171,13 +205,25 @@ mod tests {
             number: 7,
             sequence: (1 << 32) + 8,
             previous: 9,
-            top: Some(Entry { unit: 10, len: 11, codec: Codec::Raw, crc: 12, run: 8 }),
+            top: Some(Entry {
+                unit: 10,
+                len: 11,
+                codec: Codec::Raw,
+                seal: Seal::NONE,
+                crc: 12,
+                run: 8,
+            }),
             tails: [
                 Tail { segment: Some(1), filled: 2, next: 3, after: 6 },
                 Tail { segment: None, filled: 0, next: 4, after: 7 },
                 Tail { segment: None, filled: 0, next: 5, after: 8 },
             ],
+            key: FileKey::Never,
         };
+        for key in [FileKey::NoMore, FileKey::Id(7)] {
+            let root = Root { key, ..root.clone() };
+            assert_eq!(Root::decode(&root.encode()), Slot::Root(Box::new(root)));
+        }
         let mut block = root.encode();
         assert_eq!(Root::decode(&block), Slot::Root(Box::new(root)));
         for at in 0..BLOCK {

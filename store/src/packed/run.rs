@@ -219,6 +219,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::codec::Codec;
+    use super::super::entry::Seal;
     use super::*;
 
     fn header() -> RunHeader {
@@ -238,7 +239,8 @@ mod tests {
 
     #[test]
     fn a_header_survives_its_bytes_and_a_flipped_bit_is_found() {
-        let entry = Entry { unit: 70, len: 10, codec: Codec::Lz4, crc: 3, run: 7 };
+        let entry =
+            Entry { unit: 70, len: 10, codec: Codec::Lz4, seal: Seal::NONE, crc: 3, run: 7 };
         let changes = [
             (Object::Page { space: 1, no: 2 }, Some(entry)),
             (Object::Page { space: 1, no: 3 }, None),

@@ -91,6 +91,7 @@ pub fn is_complete(parts: &[(Object, Entry)], segments: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::codec::Codec;
+    use super::super::entry::Seal;
     use super::*;
 
     #[test]
@@ -99,7 +100,8 @@ mod tests {
             let directory = (0..spaces).map(|part| Object::Directory { part });
             let parts = Segments::part_lens(segments).count() as u32;
             let objects = directory.chain((0..parts).map(|part| Object::Segments { part }));
-            let entry = |unit| Entry { unit, len: 9, codec: Codec::Raw, crc: 1, run: 1 };
+            let entry =
+                |unit| Entry { unit, len: 9, codec: Codec::Raw, seal: Seal::NONE, crc: 1, run: 1 };
             let rows: Rows = objects.zip((300..).map(entry)).collect();
             assert_eq!(decode(&encode(segments, &rows)), Some((segments, rows.clone())));
             assert!(is_complete(&rows, segments));

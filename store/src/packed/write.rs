@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 
 use super::codec::Codec;
-use super::entry::{Entry, Identity, Object};
+use super::entry::{Entry, Identity, Object, Seal};
 use super::error::{Error, Result};
 use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
@@ -14,6 +14,7 @@ use super::reserve::{Left, Purpose};
 use super::root::Tail;
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
 use super::write_all::synced;
+use crate::encryption::SEAL_BYTES;
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
 /// Pages that [`PackedFile::forget_from`] frees with one sync.
@@ -28,8 +29,40 @@ pub struct Image {
     pub no: u32,
     /// How the page became the image.
     pub codec: Codec,
+    /// Whether the bytes are encrypted already. If not, a file that has a key encrypts them.
+    pub seal: Seal,
     /// The image; empty: the page is free from now on.
     pub bytes: Vec<u8>,
+}
+
+impl Image {
+    /// The image of a page by a codec, not encrypted.
+    pub fn plain((space, no): (u32, u32), codec: Codec, bytes: Vec<u8>) -> Image {
+        Image { space, no, codec, seal: Seal::NONE, bytes }
+    }
+
+    /// What says that a page is free.
+    pub fn of_free(space: u32, no: u32) -> Image {
+        Image::plain((space, no), Codec::Raw, Vec::new())
+    }
+
+    /// The image that an entry leads to.
+    pub(super) fn stored_at((space, no): (u32, u32), entry: &Entry, bytes: &[u8]) -> Image {
+        let Entry { codec, seal, .. } = *entry;
+        Image { space, no, codec, seal, bytes: bytes.to_vec() }
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        Stored { codec: self.codec, seal: self.seal, bytes: &self.bytes }
+    }
+}
+
+/// The bytes of an image as the file holds them.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'a> {
+    pub codec: Codec,
+    pub seal: Seal,
+    pub bytes: &'a [u8],
 }
 
 /// A run that is being made.
@@ -168,11 +201,12 @@ impl<'a> Appender<'a> {
     }
 
     /// Puts an image in its place.
-    pub fn fill(&mut self, spot: Spot, object: Object, (codec, image): (Codec, &[u8])) -> Entry {
+    pub fn fill(&mut self, spot: Spot, object: Object, image: Stored<'_>) -> Entry {
+        let Stored { codec, seal, bytes: image } = image;
         assert_eq!(spot.len, image.len(), "the image has the length that was placed");
         let run = self.drafts[spot.draft].header.sequence as u32;
         let crc = Identity { file: self.file.number, object, run }.checksum(image);
-        let entry = Entry { codec, crc, ..self.place_of(spot) };
+        let entry = Entry { codec, seal, crc, ..self.place_of(spot) };
         let draft = &mut self.drafts[spot.draft];
         let at = spot.unit as usize * UNIT;
         draft.bytes[at..at + image.len()].copy_from_slice(image);
@@ -185,7 +219,7 @@ impl<'a> Appender<'a> {
         let draft = &self.drafts[spot.draft];
         let unit = draft.offset / UNIT as u64 + u64::from(spot.unit);
         let (len, run) = (spot.len as u32, draft.header.sequence as u32);
-        Entry { unit, len, codec: Codec::Raw, crc: 0, run }
+        Entry { unit, len, codec: Codec::Raw, seal: Seal::NONE, crc: 0, run }
     }
 
     /// What has been placed so far.
@@ -288,9 +322,11 @@ impl PackedFile {
     /// # Errors
     /// [`Error::Storage`] also if the disk is full; the file is as it was.
     pub fn prepare(&self, stream: Stream, images: &[Image]) -> Result<Prepared<'_>> {
-        self.prepare_with(self.writer_for_change()?, stream, images)
+        let sealed = self.sealed(images)?;
+        self.prepare_with(self.writer_for_change()?, stream, &sealed)
     }
 
+    /// The same for images as the file is to hold them.
     pub(super) fn prepare_with<'a>(
         &'a self,
         mut writer: MutexGuard<'a, Writer>,
@@ -301,8 +337,9 @@ impl PackedFile {
             self.write_map(&mut writer)?;
         }
         for image in images {
+            let seal = if image.seal.is_sealed() { SEAL_BYTES } else { 0 };
             let page = self.settings.page_size.bytes();
-            assert!(image.bytes.len() <= page, "an image is no longer than a page");
+            assert!(image.bytes.len() <= page + seal, "an image is no longer than a page");
             self.find(image.space, image.no)?;
         }
         let (mut appender, spots) = match self.place(&mut writer, stream, images) {
@@ -316,7 +353,7 @@ impl PackedFile {
             let object = Object::Page { space: image.space, no: image.no };
             match image.bytes.is_empty() {
                 true => appender.free(spot, object),
-                false => _ = appender.fill(spot, object, (image.codec, &image.bytes)),
+                false => _ = appender.fill(spot, object, image.stored()),
             }
         }
         appender.finish();
@@ -362,7 +399,7 @@ impl PackedFile {
                 && let Some(at) = next
                 && let Some(no) = self.next_page(space, at)?
             {
-                freed.push(Image { space, no, codec: Codec::Raw, bytes: Vec::new() });
+                freed.push(Image::of_free(space, no));
                 next = no.checked_add(1);
             }
             if freed.is_empty() {

@@ -12,6 +12,7 @@ use tidepool_pool::{Lsn, PageSize};
 
 use super::super::control::{CONTROL_FILE, Control, FileEntry};
 use super::super::file_header::{FileHeader, HEADER_SIZE};
+use super::super::keys::{KEYS_FILE, LogKeys};
 use super::super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
 use super::{FILES_MIN, LiveFile, REDO_DIR, Ring, file_name, file_no_of, make_file};
 use crate::error::{Error, Result};
@@ -33,7 +34,8 @@ impl Ring {
         // mounted.
         for name in storage.list(REDO_DIR)? {
             let name = format!("{REDO_DIR}/{name}");
-            if name == CONTROL_FILE_NEW || name.starts_with(&format!("{REDO_DIR}/redo.")) {
+            let is_new = name == CONTROL_FILE_NEW || name == KEYS_FILE;
+            if is_new || name.starts_with(&format!("{REDO_DIR}/redo.")) {
                 storage.remove(&name)?;
             }
         }
@@ -61,6 +63,7 @@ impl Ring {
             overrun: (Lsn::ZERO, 0),
             kept: None,
             lost_a_slot: false,
+            keys: LogKeys::default(),
         };
         for _ in 0..FILES_MIN {
             let file_no = ring.take_file_no();
@@ -116,6 +119,7 @@ impl Ring {
             }
         }
         control.files = files;
+        let keys = LogKeys::load(&*storage, control.uuid)?;
         let mut ring = Self {
             storage,
             control_file,
@@ -127,6 +131,7 @@ impl Ring {
             overrun: (Lsn::ZERO, 0),
             kept: None,
             lost_a_slot: whole_slots < 2,
+            keys,
         };
         ring.sort_files();
         ring.check_covered()?;

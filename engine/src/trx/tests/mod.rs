@@ -24,7 +24,7 @@ use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 use super::*;
 use crate::env::{Env, EnvOptions};
 use crate::error::{Error, Result};
-use crate::files::FIRST_TABLE_SPACE;
+use crate::files::{FIRST_TABLE_SPACE, UNDO_SPACE};
 use crate::format::entry::Entry;
 use crate::format::node::Node;
 use crate::format::space_header;
@@ -51,7 +51,14 @@ impl Engine {
     pub fn create(storage: &SimStorage, options: &EnvOptions) -> Engine {
         let env = Env::open(Arc::new(storage.clone()), options).unwrap();
         let system = TrxSystem::create(&env).unwrap();
-        let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+        // With keys, all is encrypted.
+        let key = options.keys.as_ref().map(|keys| keys.newest_page_key(1).unwrap());
+        if key.is_some() {
+            let undo = env.space(UNDO_SPACE).unwrap();
+            undo.file().encrypt_with(key.clone());
+            undo.file().checkpoint().unwrap();
+        }
+        let space = env.create_encrypted_space(FIRST_TABLE_SPACE, key).unwrap();
         let mut mtr = Mtr::begin(&env).unwrap();
         space::create(&mut mtr, &env, &space).unwrap();
         mtr.commit();

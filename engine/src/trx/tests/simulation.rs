@@ -17,12 +17,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use tidepool_pool::Lsn;
+use tidepool_pool::encryption::{Keys, MemoryKeyring};
 use tidepool_pool::storage::{FaultKind, SimStorage, StorageOp};
 
 use super::*;
@@ -886,6 +888,13 @@ fn check_recovered(engine: &Engine, model: &mut Model, seed: u64) -> Result<()> 
     Ok(())
 }
 
+/// The keys of the lives that are encrypted.
+fn encryption_keys() -> Arc<Keys> {
+    let ring = MemoryKeyring::default();
+    ring.insert(1, 1, vec![1; 32]);
+    Arc::new(Keys::new(Arc::new(ring)))
+}
+
 fn run(seed: u64, seen: &mut Seen) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut storage = SimStorage::new(seed);
@@ -894,6 +903,10 @@ fn run(seed: u64, seen: &mut Seen) {
     let page_size = if rng.random() { 4096 } else { 4096 << rng.random_range(1..5) };
     let options =
         EnvOptions { page_size, buffer_pool_size_bytes: 64 * page_size as u64, ..options() };
+    let options = match seed % 3 {
+        0 => EnvOptions { keys: Some(encryption_keys()), encrypt_log: true, ..options },
+        _ => options,
+    };
     drop(Engine::create(&storage, &options));
     storage = storage.crash();
     let lives = rng.random_range(2..6);

@@ -30,7 +30,7 @@ use super::super::error::{Error, Result};
 use super::super::file::{Access, PackedFile, Settings};
 use super::super::geometry::{BLOCK, ROOT_BLOCKS};
 use super::super::map::FANOUT;
-use super::super::root::{Root, Slot, Tail};
+use super::super::root::{FileKey, Root, Slot, Tail};
 use super::super::run::{ENTRIES_MAX, RunHeader, RunKind, STREAMS, has_magic, header_bytes};
 use super::{RESTORE, check, newest_root};
 use crate::page::page_lsn;
@@ -244,14 +244,17 @@ impl PackedFile {
         }
     }
 
-    /// The LSN of a page in an image, if that is whole.
+    /// The LSN of a page in an image, if that is whole; 0 if its key is missing.
     fn lsn_of(&self, no: u32, entry: Entry) -> Option<u64> {
         let object = Object::Page { space: self.settings.space, no };
         self.geometry.segment_of(&entry)?;
         let mut page = vec![0; self.settings.page_size.bytes()];
-        let decoded =
-            self.with_image(object, entry, |image| entry.codec.decode(image, &mut page).is_ok());
-        (decoded.ok()? == Some(true)).then(|| page_lsn(&page).0)
+        let decode = |image: &[u8]| self.decode((object, &entry), image, &mut page);
+        match self.with_image(object, entry, decode).ok()?? {
+            Ok(()) => Some(page_lsn(&page).0),
+            Err(Error::Key { .. }) => Some(0),
+            Err(_) => None,
+        }
     }
 
     /// Leads the map to the images. Gives how many of these are spoilt.
@@ -448,6 +451,7 @@ fn bare_root(settings: &Settings, file: u64) -> Root {
         previous: 0,
         top: None,
         tails: [Tail { segment: None, filled: 0, next: 0, after: 0 }; STREAMS],
+        key: FileKey::default(),
     }
 }
 

@@ -3,14 +3,26 @@
 //! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs n of them.
 
 use super::super::*;
-use super::model::{FILE, Model, Random, create, free, image, reopen, settings};
+use super::model::{
+    FILE, KEY, Model, Random, SPACE, create, free, give_keys, image, keys, reopen, settings,
+};
 use crate::storage::{FaultKind, SimStorage, Storage, StorageOp};
 
 const PAGES: u32 = 60;
 
-/// One step of a life: a batch, a cleaning, a reserve, a checkpoint, a trim. Any of them may fail.
+/// One step of a life: a batch, a cleaning, a reserve, a checkpoint, a trim, another key, a sealing
+/// anew. Any of them may fail.
 fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u32) -> Result<()> {
-    match random.below(10) {
+    match random.below(12) {
+        10 if random.below(2) == 0 => {
+            let version = 1 + random.below(40) as u32;
+            let key = (!version.is_multiple_of(4)).then(|| keys().page_key(KEY, version).unwrap());
+            packed.encrypt_with(key);
+        }
+        10 | 11 => {
+            let resealing = Resealing { age: random.below(3) as u32, images_max: 20 };
+            packed.reseal(SPACE, random.below(PAGES as usize) as u32, resealing)?;
+        }
         0..6 => {
             let first = random.below(PAGES as usize) as u32;
             let count = 1 + random.below(24) as u32;
@@ -108,6 +120,7 @@ fn lives(seed: u64) {
         let settings = settings(seed + 1 + life);
         packed = PackedFile::open(disk.open(FILE).unwrap(), settings, Access::ReadWrite, known)
             .unwrap_or_else(|error| panic!("{what}: {error}"));
+        give_keys(&packed);
     }
     model.check(&packed, PAGES, &format!("seed {seed}, at last"));
 }
@@ -150,6 +163,7 @@ fn life_with_lies(seed: u64) -> bool {
         PackedFile::open(disk.open(FILE).unwrap(), settings(seed + 1), Access::ReadWrite, known);
     whole
         & opened.is_ok_and(|packed| {
+            give_keys(&packed);
             model.check_reported(&packed, PAGES, &format!("seed {seed}, after a restart"))
         })
 }

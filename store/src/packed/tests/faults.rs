@@ -440,7 +440,7 @@ fn the_cleaner_follows_the_runs_of_one_filling() {
     let disk = SimStorage::new(1);
     let packed = create(&disk, 1);
     let mut segment = vec![0; packed.geometry.bytes_of(0) as usize];
-    let entry = Entry { unit: 300, len: 10, codec: Codec::Lz4, crc: 3, run: 7 };
+    let entry = Entry { unit: 300, len: 10, codec: Codec::Lz4, seal: Seal::NONE, crc: 3, run: 7 };
     let runs = [(0, 8, Stream::Flushed), (2, 9, Stream::Flushed), (4, 5, Stream::MovedAgain)];
     for (block, sequence, stream) in runs {
         let header = RunHeader {
@@ -504,9 +504,8 @@ fn much_of_the_map_to_be_written_makes_a_checkpoint_due() {
     let disk = SimStorage::new(1);
     let packed = create(&disk, 1);
     for (leaves, is_due) in [(0..8000, false), (8000..8400, true)] {
-        let images: Vec<Image> = leaves
-            .map(|leaf| Image { space: SPACE, no: leaf << 10, codec: Codec::Raw, bytes: vec![1] })
-            .collect();
+        let images: Vec<Image> =
+            leaves.map(|leaf| Image::plain((SPACE, leaf << 10), Codec::Raw, vec![1])).collect();
         packed.write(Stream::Flushed, &images).unwrap();
         assert_eq!(packed.wants_checkpoint(), is_due);
     }

@@ -110,16 +110,17 @@ fn the_cleaner_passes_over_images_that_lie_in_no_segment() {
     let geometry = packed.geometry;
     let end = geometry.offset_of(1) / 64;
     for (unit, len) in [(0, 10), (end - 1, 65), (end - 1, 1 << 16), ((1 << 40) - 1, 65)] {
-        let entry = Entry { unit, len, codec: Codec::Raw, crc: 1, run: 1 };
+        let entry = Entry { unit, len, codec: Codec::Raw, seal: Seal::NONE, crc: 1, run: 1 };
         assert_eq!(geometry.segment_of(&entry), None, "{entry:?}");
     }
-    let whole = Entry { unit: end - 2, len: 65, codec: Codec::Raw, crc: 1, run: 1 };
+    let whole =
+        Entry { unit: end - 2, len: 65, codec: Codec::Raw, seal: Seal::NONE, crc: 1, run: 1 };
     assert_eq!(geometry.segment_of(&whole), Some(0));
 }
 
 #[test]
 fn a_node_that_names_an_image_where_none_can_be_gives_an_error() {
-    let node = Entry { unit: 300, len: 24, codec: Codec::Raw, crc: 1, run: 1 };
+    let node = Entry { unit: 300, len: 24, codec: Codec::Raw, seal: Seal::NONE, crc: 1, run: 1 };
     let mut row = [SPACE.to_le_bytes(), [0; 4]].concat();
     row.extend(Entry::encode(Some(node)));
     let mut map = Map::default();

@@ -9,4 +9,5 @@ mod impossible;
 mod model;
 mod rescue;
 mod room;
+mod sealing;
 mod threads;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::geometry::UNIT;
 use super::super::*;
+use crate::encryption::{Keys, MemoryKeyring};
 use crate::page::{self, PageId, PageSize};
 use crate::storage::{SimStorage, Storage, StorageFile};
 
@@ -47,11 +48,11 @@ pub fn image(no: u32, version: u32) -> Image {
     let mut bytes = Vec::new();
     let codec = if version.is_multiple_of(2) { Codec::Lz4 } else { Codec::Zstd };
     let codec = codec.encode(&page_of(no, version), &mut bytes);
-    Image { space: SPACE, no, codec, bytes }
+    Image::plain((SPACE, no), codec, bytes)
 }
 
 pub fn free(no: u32) -> Image {
-    Image { space: SPACE, no, codec: Codec::Raw, bytes: Vec::new() }
+    Image::of_free(SPACE, no)
 }
 
 pub fn settings(random: u64) -> Settings {
@@ -60,13 +61,34 @@ pub fn settings(random: u64) -> Settings {
 
 pub fn create(disk: &SimStorage, random: u64) -> PackedFile {
     let packed = PackedFile::create(disk.create(FILE).unwrap(), settings(random)).unwrap();
+    packed.read_with_keys(keys());
     disk.sync_dir("").unwrap();
     packed
 }
 
 pub fn reopen(disk: &SimStorage, random: u64) -> Result<PackedFile> {
     let file: Arc<dyn StorageFile> = disk.open(FILE).unwrap();
-    PackedFile::open(file, settings(random), Access::ReadWrite, 0)
+    let packed = PackedFile::open(file, settings(random), Access::ReadWrite, 0)?;
+    give_keys(&packed);
+    Ok(packed)
+}
+
+/// Gives an opened file the keys, to read and to go on writing with.
+pub fn give_keys(packed: &PackedFile) {
+    packed.read_with_keys(keys());
+    if let FileKey::Id(id) = packed.file_key() {
+        packed.encrypt_with(Some(keys().newest_page_key(id).unwrap()));
+    }
+}
+
+/// The key of the test files.
+pub const KEY: u32 = 3;
+
+/// Versions 1 to 40 of it.
+pub fn keys() -> Arc<Keys> {
+    let ring = MemoryKeyring::default();
+    (1..=40u8).for_each(|version| ring.insert(KEY, u32::from(version), vec![version; 32]));
+    Arc::new(Keys::new(Arc::new(ring)))
 }
 
 /// What pages should hold: versions, 0 for a page that is free.
@@ -314,7 +336,7 @@ fn a_checkpoint_ends_when_its_tables_make_the_file_grow() {
         // As if each had an image.
         for segment in 0..segments {
             let unit = packed.geometry.offset_of(segment) / UNIT as u64;
-            let entry = Entry { unit, len: 1, codec: Codec::Raw, crc: 0, run: 1 };
+            let entry = Entry { unit, len: 1, codec: Codec::Raw, seal: Seal::NONE, crc: 0, run: 1 };
             writer.segments.add(&entry).unwrap();
         }
     }

@@ -23,7 +23,7 @@ fn page(no: u32, version: u32) -> Vec<u8> {
 fn image(no: u32, version: u32) -> Image {
     let mut bytes = Vec::new();
     let codec = Codec::Lz4.encode(&page(no, version), &mut bytes);
-    Image { space: SPACE, no, codec, bytes }
+    Image::plain((SPACE, no), codec, bytes)
 }
 
 /// Versions by page.

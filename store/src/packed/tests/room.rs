@@ -185,7 +185,7 @@ fn there_is_room_for_a_checkpoint_on_a_full_disk() {
                     let bytes = vec![version as u8; if no % 5 == 0 { bytes } else { bytes / 9 }];
                     // No page is decoded here.
                     let codec = if no % 5 == 0 { Codec::Raw } else { Codec::Lz4 };
-                    Image { space: SPACE, no, codec, bytes }
+                    Image::plain((SPACE, no), codec, bytes)
                 })
                 .collect();
             match packed.write(Stream::Flushed, &images) {

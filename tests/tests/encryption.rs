@@ -1,0 +1,359 @@
+//! Encryption at rest with the server's key management plugins: no file has a row's bytes, options
+//! of tables and variables, missing keys, newer versions of a key, backups.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use tidepool_tests::environment::Environment;
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
+use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
+
+const SECRET: &str = "what only the owner may read";
+const ILLEGAL_CREATE_OPTION: u16 = 1478;
+const GET_ERRMSG: u16 = 1296;
+/// "Got error 192 'Table encrypted but decryption failed…' from storage engine".
+const GET_ERRNO: u16 = 1030;
+
+/// A directory with the engine's plugin and the server's key management plugins.
+fn plugin_dir(name: &str) -> PathBuf {
+    let environment = Environment::get();
+    let dir = environment.test_dir().join(format!("{name}-plugins-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("a directory can be made");
+    let stock = environment.path("STOCK_PLUGIN_DIR");
+    let ours = environment.plugin_dir().join("ha_tidepool.so");
+    let keys = ["file_key_management.so", "debug_key_management.so"].map(|file| stock.join(file));
+    for file in [&ours].into_iter().chain(&keys) {
+        symlink(file, dir.join(file.file_name().expect("a name"))).expect("a link can be made");
+    }
+    dir
+}
+
+fn key_file(dir: &Path, ids: &[u32]) -> PathBuf {
+    let key = |id: &u32| format!("{id};{:064x}\n", u64::from(*id) * 0x1234_5678_9abc_def1);
+    let file = dir.join("keys.txt");
+    fs::write(&file, ids.iter().map(key).collect::<String>()).expect("a file can be written");
+    file
+}
+
+fn with_keys(name: &str, ids: &[u32]) -> (Options, PathBuf) {
+    let dir = plugin_dir(name);
+    let keys = key_file(&dir, ids);
+    let options = Options::new(name)
+        .arg(format!("--plugin-dir={}", dir.display()))
+        .arg("--plugin-load-add=file_key_management.so")
+        .arg(format!("--file-key-management-filename={}", keys.display()))
+        .arg("--tidepool-encryption-rotation-iops=100000");
+    (options, dir)
+}
+
+/// The files below a directory that have the secret's bytes.
+fn leaks(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory can be read") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(leaks(&path));
+            continue;
+        }
+        // A file of a sort may be gone by now.
+        let bytes = fs::read(&path).unwrap_or_default();
+        if bytes.windows(SECRET.len()).any(|bytes| bytes == SECRET.as_bytes()) {
+            found.push(path.file_name().expect("a name").to_string_lossy().into_owned());
+        }
+    }
+    found
+}
+
+fn fill(conn: &mut Conn, table: &str) {
+    run(
+        conn,
+        &[
+            &format!(
+                "INSERT INTO {table} (id, v) SELECT seq, CONCAT(seq, ' {SECRET} ', seq * 7919 % \
+                 10007) FROM seq_1_to_30000"
+            ),
+            &format!("UPDATE {table} SET v = CONCAT(v, ' changed') WHERE id % 3 = 0"),
+        ],
+    );
+}
+
+fn count(conn: &mut Conn, table: &str) -> i64 {
+    number(conn, &format!("SELECT COUNT(*) FROM {table} WHERE v LIKE '%{SECRET}%'"))
+}
+
+#[test]
+fn no_file_has_a_row_of_an_encrypted_table() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let (options, _) = with_keys("encryption_bytes", &[1, 4]);
+    let options = options
+        .arg("--tidepool-encrypt-log=ON")
+        // Bytes would not be found in compressed pages, encrypted or not.
+        .arg("--tidepool-page-compression=OFF")
+        .arg("--tidepool-buffer-pool-size=8M");
+    let mut server = Server::start(options.clone());
+    let home = server.data_dir().join("tidepool");
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE shop",
+            "USE shop",
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES ENCRYPTION_KEY_ID=4",
+        ],
+    );
+    fill(&mut conn, "t");
+    assert_eq!(leaks(&home), [""; 0], "tables, undo records and the log");
+
+    // The sort has more than its memory.
+    let (stop, socket) = (std::sync::atomic::AtomicBool::new(false), server.socket().to_path_buf());
+    let seen = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = Vec::new();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let sorts = home.join("sort");
+                if sorts.exists() {
+                    let files = fs::read_dir(&sorts).into_iter().flatten().flatten();
+                    seen.extend(files.map(|file| file.file_name()));
+                    assert_eq!(leaks(&sorts), [""; 0], "files of a sort");
+                }
+            }
+            seen
+        });
+        let mut conn =
+            tidepool_tests::server::connect_to_socket(&socket, "shop").expect("a connection");
+        run(
+            &mut conn,
+            &[
+                "CREATE TABLE wide (id INT PRIMARY KEY, v VARCHAR(1000)) ENCRYPTED=YES",
+                &format!(
+                    "INSERT INTO wide SELECT seq, CONCAT(seq * 7919 % 100003, REPEAT(' {SECRET}', \
+                     20)) FROM seq_1_to_60000"
+                ),
+                "ALTER TABLE wide ADD KEY (v), ALGORITHM=INPLACE",
+                "ALTER TABLE wide FORCE, ALGORITHM=COPY",
+            ],
+        );
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        watcher.join().expect("the watcher")
+    });
+    println!("{} looks at files of sorts", seen.len());
+    assert_eq!(leaks(&home), [""; 0], "after a sort");
+
+    let dir = server.dir().join("backup");
+    run(&mut conn, &[&format!("SET GLOBAL tidepool_backup_to = '{}'", dir.display())]);
+    assert_eq!(leaks(&dir.join("tidepool")), [""; 0], "a backup");
+
+    run(&mut conn, &["BEGIN", "UPDATE t SET v = CONCAT(v, '!')"]);
+    server.kill9();
+    assert_eq!(leaks(&home), [""; 0], "after a kill");
+    server.restart();
+    let mut conn = server.connect_to("shop");
+    assert_eq!(count(&mut conn, "t"), 30000);
+    check(&mut conn, "t");
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t WHERE v LIKE '%!'"), 0);
+    run(&mut conn, &["CREATE TABLE n (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=NO"]);
+    fill(&mut conn, "n");
+    drop(conn);
+    server.stop();
+    let found = leaks(&home);
+    assert!(found.iter().all(|file| file.ends_with(".tpd") && file != "undo.tpd"), "{found:?}");
+    assert_eq!(found.len(), 1, "the search finds what is not encrypted: {found:?}");
+
+    let mut restored = Server::create(options);
+    let copied = Command::new("cp").arg("-a").arg(dir.join(".")).arg(restored.data_dir()).status();
+    assert!(copied.is_ok_and(|status| status.success()), "a backup can be copied");
+    restored.launch().unwrap_or_else(|error| panic!("{error}"));
+    let mut conn = restored.connect_to("shop");
+    assert_eq!(count(&mut conn, "t"), 30000);
+    check(&mut conn, "wide");
+}
+
+#[test]
+fn options_are_checked_kept_and_altered() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let (options, _) = with_keys("encryption_options", &[1, 4]);
+    let server = Server::start(options);
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE shop",
+            "USE shop",
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES ENCRYPTION_KEY_ID=4",
+        ],
+    );
+    fill(&mut conn, "t");
+    let key_of = |conn: &mut Conn, table: &str| {
+        number(
+            conn,
+            &format!(
+                "SELECT CURRENT_KEY_ID FROM information_schema.TIDEPOOL_TABLESPACES_ENCRYPTION \
+                 WHERE TABLE_NAME = '{table}'"
+            ),
+        )
+    };
+    assert_eq!(key_of(&mut conn, "t"), 4);
+    assert!(definition(&mut conn, "t").contains("`ENCRYPTED`=YES `ENCRYPTION_KEY_ID`=4"));
+    for statement in [
+        "CREATE TABLE x (id INT PRIMARY KEY) ENCRYPTED=YES ENCRYPTION_KEY_ID=9",
+        "ALTER TABLE t ENCRYPTION_KEY_ID=9",
+    ] {
+        assert_eq!(code_of(&mut conn, statement), ILLEGAL_CREATE_OPTION, "{statement}");
+        let said = rows(&mut conn, "SHOW WARNINGS").join("\n");
+        assert!(said.contains("encryption key 9"), "{said}");
+    }
+    run(&mut conn, &["ALTER TABLE t ENCRYPTION_KEY_ID=1"]);
+    assert_eq!(key_of(&mut conn, "t"), 1);
+    assert_eq!(count(&mut conn, "t"), 30000);
+    run(&mut conn, &["ALTER TABLE t ENCRYPTED=NO"]);
+    assert_eq!(key_of(&mut conn, "t"), 0);
+    run(&mut conn, &["ALTER TABLE t ENCRYPTED=YES", "TRUNCATE TABLE t"]);
+    assert_eq!(key_of(&mut conn, "t"), 1);
+    fill(&mut conn, "t");
+
+    // Each partition is a table.
+    run(
+        &mut conn,
+        &[
+            "SET tidepool_default_encryption_key_id = 4",
+            "CREATE TABLE p (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES PARTITION BY HASH \
+             (id) PARTITIONS 3",
+        ],
+    );
+    assert_eq!(key_of(&mut conn, "p#P#p1"), 4);
+
+    // Tables that do not say.
+    run(&mut conn, &["CREATE TABLE d (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTION_KEY_ID=1"]);
+    fill(&mut conn, "d");
+    assert_eq!(key_of(&mut conn, "d"), 0);
+    for (tables, key) in [("ON", 1), ("OFF", 0), ("FORCE", 1)] {
+        run(&mut conn, &[&format!("SET GLOBAL tidepool_encrypt_tables = '{tables}'")]);
+        wait_until(Duration::from_secs(60), "the rotation", || key_of(&mut conn, "d") == key);
+        assert_eq!(count(&mut conn, "d"), 30000);
+    }
+    let refused = "CREATE TABLE x (id INT PRIMARY KEY) ENCRYPTED=NO";
+    assert_eq!(code_of(&mut conn, refused), ILLEGAL_CREATE_OPTION);
+    check(&mut conn, "d");
+}
+
+#[test]
+fn a_missing_key_costs_the_tables_that_need_it() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let (options, dir) = with_keys("encryption_missing", &[1, 4]);
+    let mut server = Server::start(options.arg("--tidepool-encrypt-log=ON"));
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE shop",
+            "USE shop",
+            "CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES",
+            "CREATE TABLE b (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES ENCRYPTION_KEY_ID=4",
+            "CREATE TABLE n (id INT PRIMARY KEY, v VARCHAR(200))",
+        ],
+    );
+    for table in ["a", "b", "n"] {
+        fill(&mut conn, table);
+    }
+    drop(conn);
+    server.stop();
+
+    key_file(&dir, &[1]);
+    server.restart();
+    let mut conn = server.connect_to("shop");
+    assert_eq!((count(&mut conn, "a"), count(&mut conn, "n")), (30000, 30000));
+    assert_eq!(code_of(&mut conn, "SELECT * FROM b"), GET_ERRNO);
+    let said = rows(&mut conn, "SHOW WARNINGS").join("\n");
+    assert!(said.contains("shop/b") && said.contains("encryption key 4"), "{said}");
+    drop(conn);
+    server.stop();
+
+    // Undo records and the log take key 1: the engine does not start, and says why.
+    key_file(&dir, &[4]);
+    server.set_args(server.options().clone().arg("--tidepool=FORCE").args);
+    let error = server.launch().expect_err("there is no key 1");
+    assert!(error.contains("encryption key 1") || error.contains("of key 1"), "{error}");
+
+    key_file(&dir, &[1, 4]);
+    server.launch().unwrap_or_else(|error| panic!("{error}"));
+    let mut conn = server.connect_to("shop");
+    assert_eq!(count(&mut conn, "b"), 30000);
+    for table in ["a", "b", "n"] {
+        check(&mut conn, table);
+    }
+}
+
+#[test]
+fn a_newer_version_of_a_key_reaches_every_page() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let dir = plugin_dir("encryption_rotation");
+    let mut server = Server::start(
+        Options::new("encryption_rotation")
+            .arg(format!("--plugin-dir={}", dir.display()))
+            .arg("--plugin-maturity=experimental")
+            .arg("--plugin-load-add=debug_key_management.so")
+            .arg("--tidepool-encryption-rotation-iops=100000"),
+    );
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE shop",
+            "USE shop",
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES",
+        ],
+    );
+    fill(&mut conn, "t");
+    let versions = |conn: &mut Conn| {
+        let query = "SELECT MIN_KEY_VERSION, CURRENT_KEY_VERSION, KEY_ROTATION_PAGE_NUMBER IS NULL \
+                     FROM information_schema.TIDEPOOL_TABLESPACES_ENCRYPTION \
+                     WHERE TABLE_NAME = 't'";
+        let row: Option<(u32, u32, bool)> = conn.query_first(query).expect("a query");
+        row.expect("a row")
+    };
+    for version in [2, 5] {
+        run(&mut conn, &[&format!("SET GLOBAL debug_key_management_version = {version}")]);
+        wait_until(Duration::from_secs(60), "the rotation", || {
+            versions(&mut conn) == (version, version, true)
+        });
+        assert_eq!(count(&mut conn, "t"), 30000);
+    }
+    check(&mut conn, "t");
+    assert_eq!(code_of(&mut conn, "SET GLOBAL tidepool_encrypt_tables = 7"), 1231);
+    drop(conn);
+    server.kill9();
+    server.set_args(server.options().clone().arg("--debug-key-management-version=5").args);
+    server.restart();
+    let mut conn = server.connect_to("shop");
+    assert_eq!(count(&mut conn, "t"), 30000);
+    check(&mut conn, "t");
+}
+
+#[test]
+fn without_keys_nothing_can_be_encrypted_and_the_rest_is_as_ever() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let server = Server::start(Options::new("encryption_none"));
+    let mut conn = server.connect();
+    run(&mut conn, &["CREATE DATABASE shop", "USE shop", "CREATE TABLE n (id INT PRIMARY KEY)"]);
+    let encrypted = "CREATE TABLE t (id INT PRIMARY KEY) ENCRYPTED=YES";
+    assert_eq!(code_of(&mut conn, encrypted), ILLEGAL_CREATE_OPTION);
+    assert_eq!(code_of(&mut conn, "SET GLOBAL tidepool_encrypt_tables = ON"), GET_ERRMSG);
+    run(&mut conn, &["SET GLOBAL tidepool_encrypt_tables = OFF"]);
+    check(&mut conn, "n");
+}
