@@ -233,3 +233,30 @@ fn a_range_of_another_index_and_a_table_that_exists() {
     assert!(closed.is_ok() || closed == Err(Error::Closed), "{closed:?}");
     assert_eq!(db.write(|trx| trx.put(&table, b"1", b"")), Err(Error::Closed));
 }
+
+#[test]
+fn a_table_is_compressed_as_its_definition_says() {
+    use tidepool::PageCompression;
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), Options::default()).unwrap();
+    let kinds = [PageCompression::Off, PageCompression::Lz4, PageCompression::Auto];
+    for (n, compression) in kinds.into_iter().enumerate() {
+        let def = TableDef { compression, ..TableDef::map() };
+        let table = db.create_table(&format!("t{n}"), &def).unwrap();
+        db.write(|trx| {
+            (0..2000u32).try_for_each(|key| {
+                let digits = key.wrapping_mul(2_654_435_761).to_string().repeat(2);
+                trx.put(&table, &key.to_be_bytes(), digits.as_bytes())
+            })
+        })
+        .unwrap();
+    }
+    db.close().unwrap();
+    // Opened again, each is what it was.
+    let db = Db::open(dir.path(), Options::default()).unwrap();
+    let live = |name: &str| db.open_table(name).unwrap().file_usage().unwrap().live_bytes;
+    let [off, lz4, auto] = ["t0", "t1", "t2"].map(live);
+    assert!(off > lz4 + lz4 / 4 && lz4 > auto + auto / 4, "{off}, {lz4} and {auto} bytes");
+    assert_eq!(db.table_def("t0").unwrap().compression, PageCompression::Off);
+    db.close().unwrap();
+}

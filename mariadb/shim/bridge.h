@@ -138,8 +138,9 @@ enum { TP_ENCRYPT_OFF = 0, TP_ENCRYPT_ON = 1, TP_ENCRYPT_FORCE = 2 };
 enum { TP_ENCRYPTED_DEFAULT = 0, TP_ENCRYPTED_YES = 1, TP_ENCRYPTED_NO = 2 };
 typedef struct {
   uint32_t key_id;
-  uint8_t choice; /* TP_ENCRYPTED_… */
-} tp_encryption;
+  uint8_t encrypted;   /* TP_ENCRYPTED_… */
+  uint8_t compression; /* TP_COMPRESSION_…; AUTO: as tidepool_page_compression has it */
+} tp_file_options;
 
 /* Where encryption keys come from; each answers 0 if it has the key. `len`: the capacity, then the
    length. Called once, before tp_open. */
@@ -183,7 +184,7 @@ int tp_set_encrypt_tables(tp_db *db, uint8_t value);
 int tp_set_encryption_rotate_key_age(tp_db *db, uint32_t versions);
 int tp_set_encryption_rotation_iops(tp_db *db, uint32_t pages);
 /* An error if no table can be made that is encrypted so. */
-int tp_check_encryption(const tp_db *db, const tp_encryption *encryption);
+int tp_check_encryption(const tp_db *db, const tp_file_options *options);
 /* Begins a pass of the scrub; `now` is not looked at. */
 int tp_scrub(tp_db *db, uint8_t now);
 
@@ -297,7 +298,7 @@ int tp_attachment(const tp_db *db, const char *name, size_t name_len, uint8_t ki
 
 /* Attachments change at the moment of the definition. There may be none (null). */
 int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,
-                    const uint8_t *metadata, size_t metadata_len, const tp_encryption *encryption,
+                    const uint8_t *metadata, size_t metadata_len, const tp_file_options *options,
                     const tp_attachment_changes *attached);
 typedef struct {
   const char *name;

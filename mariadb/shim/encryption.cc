@@ -30,22 +30,24 @@ void give_keyring() { tp_set_keyring(newest_version, key_bytes); }
 
 bool has_default_key() { return encryption_key_id_exists(DEFAULT_KEY); }
 
-tp_encryption encryption_of(const ha_table_option_struct *options) {
-  if (!options) return {DEFAULT_KEY, TP_ENCRYPTED_DEFAULT};
-  return {options->encryption_key_id, static_cast<uint8_t>(options->encrypted)};
+tp_file_options file_options_of(const ha_table_option_struct *options) {
+  if (!options) return {DEFAULT_KEY, TP_ENCRYPTED_DEFAULT, TP_COMPRESSION_AUTO};
+  return {static_cast<uint32_t>(options->encryption_key_id), static_cast<uint8_t>(options->encrypted),
+          static_cast<uint8_t>(options->compression)};
 }
 
-bool may_encrypt(const tp_encryption &encryption) {
-  if (tp_check_encryption(engine.db, &encryption) == TP_OK) return true;
+bool may_encrypt(const tp_file_options &options) {
+  if (tp_check_encryption(engine.db, &options) == TP_OK) return true;
   String text = last_error_text();
   my_printf_error(ER_ILLEGAL_HA_CREATE_OPTION, "Tidepool can't make the table: %s", MYF(0),
                   text.c_ptr_safe());
   return false;
 }
 
-bool is_same_encryption(const ha_table_option_struct *a, const ha_table_option_struct *b) {
-  const tp_encryption of_a = encryption_of(a), of_b = encryption_of(b);
-  return of_a.choice == of_b.choice && of_a.key_id == of_b.key_id;
+bool has_same_file_options(const ha_table_option_struct *a, const ha_table_option_struct *b) {
+  const tp_file_options of_a = file_options_of(a), of_b = file_options_of(b);
+  return of_a.encrypted == of_b.encrypted && of_a.key_id == of_b.key_id &&
+         of_a.compression == of_b.compression;
 }
 
 } // namespace tidepool

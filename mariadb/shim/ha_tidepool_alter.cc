@@ -236,7 +236,7 @@ enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *a
   if (altered->part_info && has_passing_primary_key(altered->s, altered->key_info) &&
       !(table->part_info && has_passing_primary_key(table_share, table->key_info)))
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
-  if (!is_same_encryption(table_share->option_struct, info->create_info->option_struct))
+  if (!has_same_file_options(table_share->option_struct, info->create_info->option_struct))
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
   if (info->handler_flags & (INDEX_CHANGES | ROW_CHANGES)) return check_index_change(altered, info);

@@ -86,8 +86,8 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     return HA_ERR_UNSUPPORTED;
   }
 
-  const tp_encryption encryption = encryption_of(info->option_struct);
-  if (!may_encrypt(encryption)) return HA_WRONG_CREATE_OPTION;
+  const tp_file_options file_options = file_options_of(info->option_struct);
+  if (!may_encrypt(file_options)) return HA_WRONG_CREATE_OPTION;
 
   const Layouts layouts(form);
   const std::vector<tp_index_def> indexes = layouts.definitions(form);
@@ -112,8 +112,8 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     const auto create_table = [&] {
       return tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
-                             reinterpret_cast<const uint8_t *>(all.data()), all.size(), &encryption,
-                             attached.get());
+                             reinterpret_cast<const uint8_t *>(all.data()), all.size(),
+                             &file_options, attached.get());
     };
     int result = create_table();
     if (result == TP_TABLE_EXISTS && !is_prefix(name.c_str(), TEMPORARY_PREFIX) &&

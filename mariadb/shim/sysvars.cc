@@ -494,6 +494,8 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
 
 ha_create_table_option table_options[] = {
     HA_TOPTION_ENUM("ENCRYPTED", encrypted, "DEFAULT,YES,NO", 0), /* as TP_ENCRYPTED_… */
+    /* as TP_COMPRESSION_… */
+    HA_TOPTION_ENUM("COMPRESSION", compression, "DEFAULT,OFF,LZ4,ZSTD", 0),
     HA_TOPTION_SYSVAR("ENCRYPTION_KEY_ID", encryption_key_id, default_encryption_key_id),
     HA_TOPTION_END};
 

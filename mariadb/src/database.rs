@@ -140,17 +140,19 @@ fn encrypt_tables(value: u8) -> EncryptTables {
     }
 }
 
-/// What a table's definition says of its encryption.
+/// What a table's definition says of its file.
 #[repr(C)]
-pub struct Encryption {
+pub struct FileOptions {
     key_id: u32,
     /// A `TP_ENCRYPTED_…`.
-    choice: u8,
+    encrypted: u8,
+    /// A `TP_COMPRESSION_…`.
+    compression: u8,
 }
 
-impl Encryption {
-    fn to_engine(&self) -> TableEncryption {
-        let choice = match c_int::from(self.choice) {
+impl FileOptions {
+    fn encryption(&self) -> TableEncryption {
+        let choice = match c_int::from(self.encrypted) {
             TP_ENCRYPTED_YES => EncryptionChoice::Yes,
             TP_ENCRYPTED_NO => EncryptionChoice::No,
             _ => EncryptionChoice::Default,
@@ -271,14 +273,11 @@ setters! {
 /// # Safety
 /// Valid pointers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_check_encryption(
-    db: *const Db,
-    encryption: *const Encryption,
-) -> c_int {
+pub unsafe extern "C" fn tp_check_encryption(db: *const Db, options: *const FileOptions) -> c_int {
     guard(|| {
         // SAFETY: valid pointers from the shim.
-        let (db, encryption) = unsafe { (&*db, &*encryption) };
-        db.check_encryption(&encryption.to_engine())?;
+        let (db, options) = unsafe { (&*db, &*options) };
+        db.check_encryption(&options.encryption())?;
         Ok(TP_OK)
     })
 }
@@ -484,12 +483,12 @@ pub unsafe extern "C" fn tp_create_table(
     index_count: usize,
     metadata: *const u8,
     metadata_len: usize,
-    encryption: *const Encryption,
+    options: *const FileOptions,
     attached: *const AttachmentChanges,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (attached, encryption) = unsafe { (Attached::of(attached), &*encryption) };
+        let (attached, options) = unsafe { (Attached::of(attached), &*options) };
         // SAFETY: valid pointers and lengths from the shim.
         let (db, name, indexes, metadata) = unsafe {
             (
@@ -505,7 +504,8 @@ pub unsafe extern "C" fn tp_create_table(
             if index.unique != 0 { IndexDef::unique(name) } else { IndexDef::non_unique(name) }
         }));
         def.metadata = metadata.to_vec();
-        def.encryption = encryption.to_engine();
+        def.encryption = options.encryption();
+        def.compression = page_compression(options.compression);
         db.create_table_with(&name, &def, &attached.all())?;
         Ok(TP_OK)
     })

@@ -1,6 +1,6 @@
 //! A tablespace as the pool sees it: a file, and the translation words of its pages.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use tidepool_store::packed::{self, Codec, PackedFile};
 
@@ -10,6 +10,7 @@ use crate::latch::PageWord;
 use crate::mapping::Accounting;
 use crate::mirror::Mirror;
 use crate::page::PageId;
+use crate::page_compression::PageCompression;
 
 /// The number of the next space that is opened.
 static NEXT_INCARNATION: AtomicU32 = AtomicU32::new(0);
@@ -28,7 +29,11 @@ pub struct Space {
     highest_resident: AtomicU32,
     page_count: AtomicU32,
     incarnation: u32,
+    /// A [`PageCompression`]; [`AS_THE_POOL`]: that of the pool.
+    compression: AtomicU8,
 }
+
+const AS_THE_POOL: u8 = u8::MAX;
 
 impl Space {
     pub(crate) fn new(
@@ -50,6 +55,7 @@ impl Space {
             highest_resident: AtomicU32::new(0),
             page_count: AtomicU32::new(pages),
             incarnation: NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed),
+            compression: AtomicU8::new(AS_THE_POOL),
         })
     }
 
@@ -66,6 +72,17 @@ impl Space {
     /// The name of its file.
     pub fn name(&self) -> &str {
         self.file.name()
+    }
+
+    /// How its pages are compressed from now on; `None`: as the pool's.
+    pub fn set_compression(&self, compression: Option<PageCompression>) {
+        let number = compression.map_or(AS_THE_POOL, |compression| compression as u8);
+        self.compression.store(number, Ordering::Relaxed);
+    }
+
+    /// How its pages are compressed, where that differs from the pool's.
+    pub fn compression(&self) -> Option<PageCompression> {
+        PageCompression::ALL.get(usize::from(self.compression.load(Ordering::Relaxed))).copied()
     }
 
     pub fn file(&self) -> &PackedFile {

@@ -64,10 +64,10 @@ impl Bank {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// Waits for so many more.
+    /// Waits for `more` more commits.
     ///
     /// # Panics
-    /// If nobody writes any more.
+    /// If no writer is left.
     pub fn wait_for_commits(&self, more: u64) {
         let until = self.commits() + more;
         while self.commits() < until {
@@ -101,7 +101,7 @@ fn write(socket: &Path, writer: i64, stop: &AtomicBool, commits: &AtomicU64) -> 
     let mut step = writer;
     while !stop.load(Ordering::Relaxed) {
         step += 1;
-        // Writers keep to accounts of their own, so none waits for another.
+        // Each writer keeps to its accounts, so none waits for another.
         let account = |n: i64| n * 7919 % (ACCOUNTS / WRITERS) * WRITERS + writer;
         let extra = ACCOUNTS + step * WRITERS + writer;
         conn.query_drop("START TRANSACTION")?;

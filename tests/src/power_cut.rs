@@ -3,7 +3,7 @@
 //! A kill leaves to the next start all that the server wrote, synced or not. A power cut takes
 //! what the file system has not yet brought to the device: data without a sync, and names that
 //! were made, changed or removed since the file system's last commit. (What a device keeps in
-//! a volatile cache of its own survives here; the simulated storage of the pool loses that too.)
+//! a volatile cache in the device survives here; the simulated storage of the pool loses that too.)
 //!
 //! [`Machine::cut_power`] shuts the file system down as the kernel does it for a device that is
 //! gone: from that call on, nothing reaches the image, neither from the page cache nor from the

@@ -257,7 +257,7 @@ impl Server {
         let log_start = fs::metadata(&log).map_or(0, |m| m.len());
         let log_file =
             File::options().create(true).append(true).open(&log).expect("a log can be opened");
-        // A write beyond the limit of files' sizes is to be an error, not the end of the process.
+        // A write beyond the limit of files' sizes must be an error, not the end of the process.
         let mut command = Command::new("env");
         command.arg("--ignore-signal=XFSZ").args(&self.options.wrapper);
         command.args(command_line(self.options.program));
@@ -412,7 +412,7 @@ impl Server {
         self.dir.join("error.log")
     }
 
-    /// The directory of this server; a test may keep files of its own in it.
+    /// The directory of this server; a test may keep its files in it.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -500,7 +500,7 @@ pub fn wait_until(patience: Duration, what: &str, mut is_so: impl FnMut() -> boo
     }
 }
 
-/// Waits for a process that was told to end.
+/// Waits for a process that was asked to end.
 fn wait_until_exit(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + STOP_LIMIT;
     loop {
@@ -521,7 +521,7 @@ fn libc_sigkill() -> i32 {
     rustix::process::Signal::KILL.as_raw()
 }
 
-/// The program, and what each of its servers is told.
+/// The program, and the options of each of its servers.
 fn command_line(program: Program) -> Vec<String> {
     let environment = Environment::get();
     match program {
@@ -545,7 +545,7 @@ fn command_line(program: Program) -> Vec<String> {
 }
 
 fn mysqld() -> (PathBuf, String) {
-    Environment::get().mysqld().expect("whoever wants MySQL has looked whether it is there")
+    Environment::get().mysqld().expect("the caller has looked whether MySQL is there")
 }
 
 /// The data directory that all others are copied from; made once per version of the server.

@@ -26,7 +26,7 @@ pub const SCRIPTS: [&str; 11] = [
     BULK_INSERT,
 ];
 
-/// The one script with tables of its own.
+/// The one script with other tables.
 pub const BULK_INSERT: &str = "bulk_insert";
 
 /// A set of tables.

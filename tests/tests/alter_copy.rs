@@ -395,7 +395,7 @@ fn a_killed_copy_leaves_the_table_as_it_was() {
         let id = altering.connection_id();
         let thread = thread::spawn(move || {
             let altered = altering.query_drop("ALTER TABLE t FORCE, ALGORITHM=COPY");
-            // The connection is to be there for the KILL.
+            // The connection must be there for the KILL.
             (altered, altering)
         });
         thread::sleep(whole * round / 11);

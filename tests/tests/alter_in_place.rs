@@ -476,7 +476,7 @@ fn others_read_while_an_index_is_built_and_a_kill_ends_it() {
             let built = builder.query_drop(
                 "ALTER TABLE t ADD INDEX k (k), ADD INDEX ck (c, k), ALGORITHM=INPLACE",
             );
-            // The connection is to be there for the KILL.
+            // The connection must be there for the KILL.
             (built, builder)
         });
         thread::sleep(Duration::from_millis(delay));
@@ -513,7 +513,7 @@ fn others_read_while_an_index_is_built_and_a_kill_ends_it() {
         }
     }
     assert!(killed > 2, "{killed} were killed");
-    assert!(read > 0, "nobody read beside a build");
+    assert!(read > 0, "no session read beside a build");
     check(&mut conn, "t");
     run(&mut conn, &["ALTER TABLE t ADD INDEX k (k), ALGORITHM=INPLACE"]);
     check(&mut conn, "t");

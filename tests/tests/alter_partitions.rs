@@ -329,8 +329,8 @@ fn a_server_killed_in_the_middle_has_all_partitions_old_or_new() {
     );
 }
 
-/// The server sorts keys when partitions come and go, and asks nobody: unique keys that can be NULL
-/// come after those that can't.
+/// The server sorts keys when partitions come and go, and does not ask the engine: unique keys that
+/// can be NULL come after those that can't.
 #[test]
 fn keys_in_another_order_keep_their_trees() {
     let mut server = Server::start(Options::new("alter_partitions_key_order"));
@@ -468,8 +468,8 @@ fn keys_in_another_order_keep_their_trees() {
     check(&mut conn, "part");
 }
 
-/// A conflict with the last key of the server's tells REPLACE that no other has one: trees may be
-/// in another order.
+/// A conflict with the last key of the server's means to REPLACE that no other has one: trees may
+/// be in another order.
 #[test]
 fn a_row_replaces_all_that_are_in_its_way_whatever_the_order_of_trees() {
     let server = Server::start(Options::new("replace_key_order"));

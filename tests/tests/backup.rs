@@ -113,7 +113,7 @@ fn a_backup_beside_writers_is_one_state_at_a_place_in_the_binary_log() {
         assert!(altered.join().expect("no error") > 0);
     });
     bank.close();
-    // Nobody waits for anything of the backup's any more, and nothing of it is in its variable.
+    // No session waits for the backup any more, and its variable is empty.
     assert_eq!(rows(&mut conn, "SELECT @@tidepool_backup_to"), ["[Bytes(\"\")]"]);
 
     let replica = restore(options("backup_restored", 2).arg("--skip-slave-start"), &dir);
@@ -217,7 +217,7 @@ fn what_can_not_be_backed_up_is_said_and_nothing_is_left() {
         );
         wait_until(Duration::from_secs(60), "the backup waits", || number(&mut other, &waits) == 1);
         assert!(outside.join("tidepool/system.tpd").exists());
-        // Nobody else waits for the statement meanwhile.
+        // No other session waits for the statement meanwhile.
         run(&mut other, &["SET GLOBAL tidepool_max_purge_lag = 0", &format!("KILL QUERY {id}")]);
         assert_eq!(backup.join().expect("no panic"), QUERY_INTERRUPTED);
     });

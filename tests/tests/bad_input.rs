@@ -208,7 +208,7 @@ fn a_key_that_is_too_long_says_so() {
     conn.query_drop("INSERT INTO t VALUES (3, 'short')").expect("the table is fine");
 }
 
-/// A small file system of its own, mounted while this lives.
+/// A separate small file system, mounted while this lives.
 struct Mount {
     dir: PathBuf,
 }

@@ -1,5 +1,5 @@
 //! The redo log fails under a running server: what was acknowledged is there after the next start,
-//! and that needs nobody's help.
+//! and that needs no help.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{number, run};
 
-/// So many updates bring the redo log beyond the limit at which its writes then fail, and the
+/// This many updates bring the redo log beyond the limit at which its writes then fail, and the
 /// binary log not nearly there.
 const UPDATES: u32 = 60;
 const LIMIT_BYTES: u64 = 64 << 10;
@@ -85,7 +85,7 @@ fn nobody_waits_for_a_lock_once_the_redo_log_has_failed() {
             std::thread::sleep(Duration::from_millis(20));
         }
         fail_the_log(&server);
-        wait_until(PATIENCE, "nobody waits", || waiter.is_finished());
+        wait_until(PATIENCE, "no session waits", || waiter.is_finished());
         waiter.join().expect("a thread of the test")
     });
     let since = Instant::now();
@@ -180,7 +180,7 @@ fn a_reset_of_the_binary_log_ends_a_server_whose_redo_log_failed() {
     update(&mut conn, 20_000).expect("the log is well");
 }
 
-/// One thread commits for all of a group: each is told why its own commit failed.
+/// One thread commits for all of a group: each learns why its commit failed.
 #[test]
 fn all_of_a_group_learn_why_their_commit_failed() {
     let options = Options::new("failed_log_group").engine(Engine::Tidepool);

@@ -14,8 +14,8 @@ const NO_PARENT: u16 = 1452;
 const HAS_CHILDREN: u16 = 1451;
 const CANT_CREATE: u16 = 1005;
 
-/// UNIQUE over a long value is an index of hashes, in which nobody finds a row by the first of its
-/// columns.
+/// UNIQUE over a long value is an index of hashes, in which no search finds a row by the first of
+/// its columns.
 #[test]
 fn a_unique_hash_is_no_index_of_its_columns() {
     let server = Server::start(Options::new("fk_hash"));
@@ -484,7 +484,7 @@ fn a_table_that_is_not_there_has_no_children() {
 }
 
 /// In a mode that is not strict a column with SET NULL can become NOT NULL. Its rows go to no
-/// parent that nobody named.
+/// parent that no statement named.
 #[test]
 fn what_cannot_be_null_is_not_set_null() {
     let server = Server::start(Options::new("fk_not_null"));

@@ -26,7 +26,7 @@ const ACTION_DUPLICATES: u16 = 1761;
 
 const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
-/// What two that meet may be told, and duplicates: of a row, or by an action.
+/// Errors of two that meet, and duplicates: of a row, or by an action.
 const MEETING: [u16; 8] = [
     0,
     NO_PARENT,
@@ -60,7 +60,7 @@ impl Waiting {
             (conn, code)
         }));
         sleep(Duration::from_millis(200));
-        assert!(!waiting.0.is_finished(), "it waits for nobody");
+        assert!(!waiting.0.is_finished(), "it does not wait");
         waiting
     }
 
@@ -75,7 +75,7 @@ fn at(server: &Server, level: &str) -> Conn {
     conn
 }
 
-/// Whoever comes second waits for the first, and goes by what became of that.
+/// The second waits for the first, and goes by what became of that.
 #[test]
 fn child_and_parent_meet_at_the_parents_row() {
     let server = Server::start(Options::new("fk_meet"));
@@ -215,7 +215,7 @@ fn two_that_check_a_row_and_then_change_it_are_a_deadlock() {
     assert_eq!(deadlock.matches(": rolled back").count(), 1, "{status}");
 }
 
-/// Many at once, at all levels: whatever they are told, no child is without its parent.
+/// Many at once, at all levels: whatever errors they get, no child is without its parent.
 #[test]
 fn nobody_is_an_orphan_after_a_crowd() {
     const TABLES: [&str; 3] = ["a", "b", "c"];
@@ -603,8 +603,8 @@ fn random_rows_fare_as_in_innodb() {
         for constraint in 0..dice.random_range(2..7) {
             let column = pick(dice, &KEYS[1..]);
             let (child, parent) = (dice.random_range(0..TABLES), dice.random_range(0..TABLES));
-            // A row that references itself is nobody's parent, as the standard has it; to InnoDB it
-            // may be, or may not be there yet.
+            // A row that references itself is no other row's parent, as the standard has it; to
+            // InnoDB it may be, or may not be there yet.
             let is_self = child == parent;
             let key = match column {
                 "s" if is_self => continue,

@@ -111,7 +111,7 @@ fn pages_are_counted_by_index() {
         assert!((line.2 - line.1 as f64 / 64.0).abs() < 0.001, "16 KiB a page: {line:?}");
         assert!(line.3.abs() < 0.0015 && line.4 <= line.2, "{line:?}");
     }
-    // The sum is what the pool says of itself, but for pages that come and go meanwhile.
+    // The sum is what the pool says of itself, except pages that come and go meanwhile.
     let sum = number(
         &mut conn,
         "SELECT SUM(PAGES) FROM information_schema.TIDEPOOL_BUFFER_POOL_BY_INDEX",
@@ -163,6 +163,66 @@ fn file_of(conn: &mut Conn, table: &str) -> TableFile {
 
 fn assert_about(found: u64, wanted: u64) {
     assert!(found.abs_diff(wanted) * 10 <= wanted, "{found} bytes, {wanted} are wanted");
+}
+
+/// `COMPRESSION` of a table is for its file, whatever `tidepool_page_compression` says for others.
+#[test]
+fn tables_are_compressed_as_their_option_says() {
+    let mut server = start("i_s_compression");
+    let mut conn = server.connect_to("test");
+    const KINDS: [&str; 4] = ["OFF", "LZ4", "ZSTD", "DEFAULT"];
+    for kind in KINDS {
+        run(
+            &mut conn,
+            &format!("CREATE TABLE {kind}_t (id INT PRIMARY KEY, t TEXT) COMPRESSION={kind}"),
+        );
+        // Decimal digits that look random: LZ4 finds hardly anything there, Zstandard half.
+        run(
+            &mut conn,
+            &format!(
+                "INSERT INTO {kind}_t SELECT seq, CONCAT(REPEAT('x', 40), CRC32(seq), CRC32(-seq),
+                 CRC32(seq * 7), CRC32(seq * 77)) FROM seq_1_to_20000"
+            ),
+        );
+    }
+    run(&mut conn, "ALTER TABLE DEFAULT_t ADD COLUMN n INT, ADD KEY (n)");
+    let live = |server: &Server| {
+        let mut conn = server.connect_to("test");
+        KINDS.map(|kind| file_of(&mut conn, &format!("{kind}_t")).3)
+    };
+    // A stop writes all pages.
+    server.restart();
+    let [off, lz4, zstd, default] = live(&server);
+    assert!(off > lz4 + lz4 / 4 && lz4 > zstd + zstd / 4, "{off}, {lz4} and {zstd} bytes");
+    assert!(default < lz4, "{default} bytes by default");
+
+    // What is written later, and in another life, is compressed so, too; and so are copies.
+    let mut conn = server.connect_to("test");
+    let (_, shown): (String, String) =
+        conn.query_first("SHOW CREATE TABLE OFF_t").expect("it works").expect("a row");
+    assert!(shown.contains("`COMPRESSION`=OFF"), "{shown}");
+    for kind in KINDS {
+        run(&mut conn, &format!("UPDATE {kind}_t SET t = REVERSE(t)"));
+    }
+    run(&mut conn, "SET GLOBAL tidepool_page_compression = 'OFF'");
+    run(&mut conn, "ALTER TABLE OFF_t COMPRESSION=ZSTD");
+    run(&mut conn, "TRUNCATE TABLE DEFAULT_t");
+    run(&mut conn, "INSERT INTO DEFAULT_t (id, t) SELECT * FROM LZ4_t");
+    run(&mut conn, "ALTER TABLE ZSTD_t FORCE");
+    server.restart();
+    let [was_off, lz4_again, zstd_again, _] = live(&server);
+    assert!(was_off < lz4_again && zstd_again < lz4_again, "{was_off}, {lz4_again}, {zstd_again}");
+    assert!(lz4_again < off, "{lz4_again} bytes");
+
+    let mut conn = server.connect_to("test");
+    let error = conn.query_drop("CREATE TABLE u (a INT) COMPRESSION=LZMA").unwrap_err().to_string();
+    assert!(error.contains("COMPRESSION"), "{error}");
+    for kind in KINDS {
+        let check: Option<(String, String, String, String)> =
+            conn.query_first(format!("CHECK TABLE {kind}_t EXTENDED")).expect("it works");
+        assert_eq!(check.expect("an answer").3, "OK", "{kind}");
+        assert_eq!(number(&mut conn, &format!("SELECT COUNT(*) FROM {kind}_t")), 20_000.0);
+    }
 }
 
 #[test]
@@ -382,7 +442,7 @@ fn transactions_are_told_from_their_first_operation_to_their_end() {
     let (mut watcher, mut a, mut b) =
         (server.connect(), server.connect_to("test"), server.connect_to("test"));
     make_table(&mut a, "t", 100);
-    assert_eq!(transactions(&mut watcher), [], "nobody is at work");
+    assert_eq!(transactions(&mut watcher), [], "no session is at work");
     run(&mut a, "START TRANSACTION");
     assert_eq!(transactions(&mut watcher), [], "it has done nothing yet");
 
@@ -619,7 +679,7 @@ fn without_the_privilege_nothing_is_told() {
     }
 }
 
-/// Tells the other threads to stop, whatever becomes of this one.
+/// Asks the other threads to stop, whatever becomes of this one.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -628,7 +688,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Reading the tables again and again harms nobody: writers, definition changes, and a pool too
+/// Reading the tables again and again does no harm: writers, definition changes, and a pool too
 /// small for the data.
 #[test]
 fn the_tables_can_be_read_under_load() {

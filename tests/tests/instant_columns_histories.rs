@@ -41,7 +41,7 @@ struct History {
 }
 
 impl History {
-    /// Digits, which every type gives back as they are; long ones go to pages of their own.
+    /// Digits, which every type gives back as they are; long ones go to separate pages.
     fn value(&mut self, kind: &str) -> String {
         let n = (1 + self.dice.random_range(0..1_000_000)).to_string();
         match (kind, self.dice.random_range(0..6)) {
@@ -284,7 +284,7 @@ fn each_reader_finds_its_rows_whatever_has_become_of_their_columns() {
                     history.change(&mut other, &mut rows);
                     run(&mut other, &["XA END 'x'", "XA PREPARE 'x'"]);
                     if rows == history.rows {
-                        // It may have written nothing, and then it is in nobody's way.
+                        // It may have written nothing, and then it is in no one's way.
                         run(&mut other, &["XA ROLLBACK 'x'"]);
                     } else {
                         history.prepared = Some(rows);

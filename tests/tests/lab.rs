@@ -1,7 +1,7 @@
 //! The lab on a real server: a run in a memory cgroup under pressure gives a record of every
 //! second, and leaves nothing.
 //!
-//! A program of its own rather than a test of the harness's, since the lab starts the running
+//! A separate program rather than a test of the harness's, since the lab starts the running
 //! program again as its neighbour and its janitor.
 
 use std::path::Path;

@@ -180,7 +180,8 @@ fn commits_wait_for_space_on_a_file_system_that_copies_on_write() {
     assert_eq!(number(&mut conn, "SELECT n FROM t WHERE id = 1"), acknowledged);
     assert_eq!(number(&mut conn, "SELECT n FROM t WHERE id = 2"), 3);
 
-    // A server that is told to stop meanwhile does, and the next start finds what was acknowledged.
+    // A server that is asked to stop meanwhile does, and the next start finds what was
+    // acknowledged.
     let filler = disk.fill();
     let acknowledged = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {

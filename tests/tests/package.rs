@@ -46,7 +46,7 @@ fn the_plugin_of_the_package_is_installed_by_sql_and_stays() {
         ))
         .arg("mariadb"));
     assert_eq!(options.trim(), "--plugin_load_add=ha_tidepool");
-    // What systemd would read beside the server's own units, and what tells it to.
+    // What systemd would read beside the server's own units, and what makes it do so.
     for unit in ["mariadb.service", "mariadb@.service"] {
         let path = dir.path().join(format!("usr/lib/systemd/system/{unit}.d/tidepool.conf"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{unit}: {e}"));

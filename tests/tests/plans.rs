@@ -1,4 +1,4 @@
-//! What the optimizer is told: how many values an index has, and what reading costs. The same plans
+//! What the optimizer gets: how many values an index has, and what reading costs. The same plans
 //! as with InnoDB come of it.
 
 use mysql::prelude::Queryable;
@@ -6,7 +6,7 @@ use mysql::{Conn, Row};
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{number, run};
 
-/// Columns with so many values each.
+/// Columns, and how many values each has.
 const VALUES: [(&str, f64); 4] =
     [("ten", 10.0), ("hundred", 100.0), ("thousand", 1_000.0), ("name", 20.0)];
 

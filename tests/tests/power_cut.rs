@@ -60,7 +60,7 @@ fn try_all(name: &str, loss: Loss) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Whoever removed them, and however the server had ended.
+/// Whatever removed them, and however the server had ended.
 #[test]
 fn tables_whose_files_were_lost_can_be_opened_again() {
     let mut server = Server::start(Options::new("lost-files"));

@@ -5,7 +5,7 @@ use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{check, number, run, sorted_rows};
 
-/// In a function nobody rolls the statement back whose error was handled.
+/// In a function, the server does not roll the statement back whose error was handled.
 #[test]
 fn a_row_refused_after_its_write_does_not_stay() {
     let server = Server::start(Options::new("refused_rows"));
@@ -32,7 +32,7 @@ fn a_row_refused_after_its_write_does_not_stay() {
 
 const HASHED: &str = "PARTITION BY HASH (id) PARTITIONS 4";
 
-/// In a partitioned table the server tells the engine less.
+/// In a partitioned table the server says less to the engine.
 #[test]
 fn a_row_refused_after_its_write_does_not_stay_in_a_partition() {
     refused_rows_of_partitions(Options::new("refused_rows_of_partitions"));

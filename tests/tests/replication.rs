@@ -321,14 +321,14 @@ fn conflicting_transactions_are_applied_at_serializable() {
     conflicting_load("rpl_serializable", "optimistic", &[serializable]);
 }
 
-/// Until so many workers have done all but commit, and wait for what commits before.
+/// Until `workers` workers have done all but commit, and wait for what commits before.
 fn wait_for_turn(replica: &mut Conn, workers: i64) {
     let waiting = "SELECT COUNT(*) FROM information_schema.processlist
                    WHERE command = 'Slave_worker' AND state LIKE 'Waiting for prior transaction%'";
     wait_until("the later ones wait for their turn", || number(replica, waiting) == workers);
 }
 
-/// `earlier` is held up by a row of its own while each of `later` is applied, in a transaction to
+/// `earlier` is held up by one row while each of `later` is applied, in a transaction to
 /// itself. In IDEMPOTENT mode the server passes over rows that are missing, duplicates, and rows
 /// that a foreign key refuses; before its turn that says nothing yet.
 fn later_comes_first(pair: &Pair, setup: &[&str], earlier: &[&str], later: &[&str], query: &str) {

@@ -119,7 +119,7 @@ fn an_entry_that_does_not_match_takes_no_lock_of_its_row_along() {
 fn an_update_waits_only_for_rows_that_it_wants() {
     let server = Server::start(Options::new("semi_consistent"));
     update_past_locked_rows(&server, "");
-    server.connect_to("test").query_drop("DROP TABLE t").expect("nobody uses it");
+    server.connect_to("test").query_drop("DROP TABLE t").expect("no session uses it");
     update_past_locked_rows(&server, "PARTITION BY HASH (id) PARTITIONS 3");
 }
 

@@ -383,7 +383,7 @@ fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
     };
     let count = "SELECT COUNT(*) FROM t";
 
-    // The next statements are a transaction of their own, and no verdict.
+    // The next statements are a separate transaction, and no verdict.
     prepare(&mut conn, "INSERT INTO t VALUES (2)");
     assert_eq!(number(&mut conn, count), 1);
     run(&mut conn, &["INSERT INTO t VALUES (3)"]);
@@ -408,7 +408,7 @@ fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
     assert_eq!(number(&mut conn, count), 3);
     run(&mut other, &["XA COMMIT 'x'"]);
 
-    // Nobody drops the table before the verdict, nor copies it.
+    // No session drops the table before the verdict, nor copies it.
     prepare(&mut conn, "INSERT INTO t VALUES (6)");
     assert_eq!(code_of(&mut other, "DROP TABLE t"), LOCK_WAIT_TIMEOUT);
     run(&mut other, &["XA COMMIT 'x'", "DELETE FROM t WHERE id = 6"]);
@@ -519,7 +519,7 @@ fn a_checksum_depends_on_the_rows_alone() {
     assert_eq!(sums(&mut server.connect_to("test"), ""), first, "after a crash");
 }
 
-/// Whoever has been told the verdict about a prepared transaction will not give it a second time.
+/// A coordinator that got the answer to its verdict on a prepared transaction will not repeat it.
 /// Here it is given in the session that prepared, with and without a binary log.
 #[test]
 fn the_verdict_about_a_prepared_transaction_outlives_a_crash() {
@@ -535,7 +535,7 @@ fn the_verdict_about_a_prepared_transaction_outlives_a_crash() {
             server.launch().expect("it starts again");
             let mut conn = server.connect_to("test");
             let left: Vec<mysql::Row> = conn.query("XA RECOVER").expect("a list");
-            assert_eq!(left.len(), 0, "{verdict} {id} is to be given again");
+            assert_eq!(left.len(), 0, "{verdict} {id} must be given again");
             let there = number(&mut conn, &format!("SELECT COUNT(*) FROM t WHERE id = {id}"));
             assert_eq!(there, i64::from(verdict == "COMMIT"), "{verdict} {id}");
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! version u8 = 1 | flags u8 (bit 0: lost changes, bit 1: has notes,
-//! bit 4: encryption) | table id u64 | space id u32 | index count u16
+//! bits 2-3: compression, bit 4: encryption) | table id u64 | space id u32 | index count u16
 //! per index: tree id u32 | root page u32 | flags u8 (bit 0: unique) | name length u16 | name
 //! metadata length u32 | metadata
 //! if bit 4 of the flags is set: encryption u8 (0 by option, 1 yes, 2 no) | key id u32
@@ -14,12 +14,17 @@
 use super::attachment::KEY_SUFFIX_LEN;
 use crate::encryption::{EncryptionChoice, TableEncryption};
 use crate::error::{Error, Result};
+use tidepool_pool::PageCompression;
 
 /// Version of the record format that this build writes, and the newest that it reads.
 const RECORD_VERSION: u8 = 1;
 const FLAG_LOST_CHANGES: u8 = 1;
 const FLAG_HAS_NOTES: u8 = 2;
 const FLAG_ENCRYPTION: u8 = 16;
+/// Bits 2 and 3: 0 as the option `page_compression` has it, else the number of a
+/// [`PageCompression`] that is not `Auto`.
+const COMPRESSION_SHIFT: u8 = 2;
+const COMPRESSION_MASK: u8 = 3 << COMPRESSION_SHIFT;
 const INDEX_FLAG_UNIQUE: u8 = 1;
 
 /// Most indexes a table may have, the clustered one included.
@@ -38,6 +43,9 @@ pub struct TableDef {
     pub metadata: Vec<u8>,
     /// Whether it is encrypted.
     pub encryption: TableEncryption,
+    /// How its pages are compressed; `Auto`: as the option
+    /// [`page_compression`](crate::Options::page_compression) has it.
+    pub compression: PageCompression,
 }
 
 /// One index of a [`TableDef`].
@@ -173,7 +181,8 @@ impl TableRecord {
         out.push(
             flag(self.lost_changes, FLAG_LOST_CHANGES)
                 | flag(self.has_notes, FLAG_HAS_NOTES)
-                | flag(says_encryption, FLAG_ENCRYPTION),
+                | flag(says_encryption, FLAG_ENCRYPTION)
+                | (self.def.compression as u8) << COMPRESSION_SHIFT,
         );
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.space.to_le_bytes());
@@ -219,7 +228,8 @@ impl<'a> Reader<'a> {
             ));
         }
         let flags = self.u8()?;
-        if flags & !(FLAG_LOST_CHANGES | FLAG_HAS_NOTES | FLAG_ENCRYPTION) != 0 {
+        let known = FLAG_LOST_CHANGES | FLAG_HAS_NOTES | FLAG_ENCRYPTION | COMPRESSION_MASK;
+        if flags & !known != 0 {
             return Err(format!("unknown flags {flags:#04x}"));
         }
         let lost_changes = flags & FLAG_LOST_CHANGES != 0;
@@ -241,6 +251,8 @@ impl<'a> Reader<'a> {
         }
         let metadata_len = self.u32()? as usize;
         def.metadata = self.bytes(metadata_len)?.to_vec();
+        let compression = usize::from((flags & COMPRESSION_MASK) >> COMPRESSION_SHIFT);
+        def.compression = PageCompression::ALL[compression];
         if flags & FLAG_ENCRYPTION != 0 {
             def.encryption = self.encryption()?;
         }
@@ -301,15 +313,16 @@ mod tests {
         let choices = [EncryptionChoice::Default, EncryptionChoice::Yes, EncryptionChoice::No];
         let encryption = (prop::sample::select(choices.to_vec()), 1..4u32)
             .prop_map(|(choice, key_id)| TableEncryption { choice, key_id });
-        (any::<u64>(), any::<u32>(), indexes, metadata, encryption).prop_map(
-            |(id, space, indexes, metadata, encryption)| {
+        let compression = prop::sample::select(PageCompression::ALL.to_vec());
+        (any::<u64>(), any::<u32>(), indexes, metadata, encryption, compression).prop_map(
+            |(id, space, indexes, metadata, encryption, compression)| {
                 let mut record = TableRecord {
                     id,
                     space,
                     lost_changes: id % 3 == 0,
                     has_notes: id % 5 == 0,
                     trees: vec![],
-                    def: TableDef { metadata, encryption, ..TableDef::default() },
+                    def: TableDef { metadata, encryption, compression, ..TableDef::default() },
                 };
                 for (at, (tree, root, unique, name)) in indexes.into_iter().enumerate() {
                     record.trees.push(TreeRecord { tree, root });

@@ -20,7 +20,6 @@ mod packed;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::batch::Flusher;
-pub use self::compression::PageCompression;
 use crate::error::{Error, Result};
 use crate::page::Lsn;
 use crate::pool::Pool;

@@ -9,6 +9,7 @@ use super::batch::{Copied, slot_range};
 use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::page::{PageId, PageSize};
+use crate::page_compression::PageCompression;
 use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
@@ -28,7 +29,13 @@ impl Pool {
         let written = catch_panic(WRITE, || {
             let images: Vec<Image> = pages
                 .iter()
-                .map(|page| self.image_of(page.id, &buffer[slot_range(page_size, page.slot)]))
+                .map(|page| {
+                    self.image_in(
+                        &page.space,
+                        page.id.no,
+                        &buffer[slot_range(page_size, page.slot)],
+                    )
+                })
                 .collect();
             let outcomes = self.append(pages, &images);
             self.note_written(pages, &images, &outcomes, cause);
@@ -68,15 +75,21 @@ impl Pool {
             return Ok(());
         }
         self.forget_image(space, no);
-        let image = self.image_of(PageId::new(space.id(), no), bytes);
+        let image = self.image_in(space, no, bytes);
         space.file().write(Stream::Flushed, &[image]).map_err(Error::of_file)
     }
 
-    /// The image of a page, as files are written now.
+    /// The image of a page for the file of its space.
+    fn image_in(&self, space: &Space, no: u32, bytes: &[u8]) -> Image {
+        match space.compression() {
+            None => self.image_of(PageId::new(space.id(), no), bytes),
+            Some(compression) => encode(compression, PageId::new(space.id(), no), bytes),
+        }
+    }
+
+    /// The image of a page, as files without a setting are written now.
     pub(crate) fn image_of(&self, page: PageId, bytes: &[u8]) -> Image {
-        let mut image = Vec::new();
-        let codec = self.page_compression().codec().encode(bytes, &mut image);
-        Image::plain((page.space, page.no), codec, image)
+        encode(self.page_compression(), page, bytes)
     }
 
     /// Appends the images of the pages to their files.
@@ -106,6 +119,12 @@ impl Pool {
         let of_pages = outcomes.into_iter();
         of_pages.flat_map(|(pages, outcome)| std::iter::repeat_n(outcome, pages)).collect()
     }
+}
+
+fn encode(compression: PageCompression, page: PageId, bytes: &[u8]) -> Image {
+    let mut image = Vec::new();
+    let codec = compression.codec().encode(bytes, &mut image);
+    Image::plain((page.space, page.no), codec, image)
 }
 
 /// A batch for one file. On a full disk, room is made in the file itself.

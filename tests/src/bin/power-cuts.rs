@@ -17,7 +17,7 @@ struct Wanted {
     engine: Engine,
     file_system: FileSystem,
     loss: Loss,
-    /// So many rounds of moments while a statement runs; 0: when it is acknowledged.
+    /// How many rounds of moments while a statement runs; 0: when it is acknowledged.
     during_rounds: u32,
     /// The latest such moment, after the statement is sent.
     within_ms: u64,

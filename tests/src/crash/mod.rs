@@ -203,7 +203,7 @@ fn load_and_crash(
     journals
 }
 
-/// Changes the sizes of the pool and of the redo log, until told to stop or until the server is
+/// Changes the sizes of the pool and of the redo log, until asked to stop or until the server is
 /// gone; returns a refusal.
 fn resize(socket: &Path, stop: &AtomicBool, seed: u64) -> Option<String> {
     let mut rng = StdRng::seed_from_u64(seed);

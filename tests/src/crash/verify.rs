@@ -59,14 +59,14 @@ fn compare_all(
     Ok(())
 }
 
-/// Ends the transactions that are still prepared, as whoever coordinates them would: one whose XA
+/// Ends the transactions that are still prepared, as their coordinator would: one whose XA
 /// PREPARE was not acknowledged may be prepared in one engine only, and is rolled back.
 fn end_prepared(conn: &mut Conn, journals: &[Journal], outcome: &mut Outcome) -> mysql::Result<()> {
     let prepared: Vec<(u64, u64, u64, String)> = conn.query("XA RECOVER")?;
     for (_, _, _, name) in prepared {
         let worker = (0..).zip(journals).find(|(worker, _)| xa_name(*worker) == name);
         let Some((_, journal)) = worker else {
-            outcome.violations.push(format!("nobody prepared {name:?}"));
+            outcome.violations.push(format!("no session prepared {name:?}"));
             continue;
         };
         outcome.prepared_found += 1;

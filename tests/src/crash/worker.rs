@@ -1,4 +1,4 @@
-//! A worker: one thread, one connection, rows of its own, and a journal of what became of them.
+//! A worker: one thread, one connection, its rows, and a journal of what became of them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,7 +109,8 @@ impl Worker {
         }
     }
 
-    /// Works until told to stop or until the server is gone; returns what should never be, as well.
+    /// Works until asked to stop or until the server is gone; returns what should never be, as
+    /// well.
     pub fn run(mut self, socket: &Path, stop: &AtomicBool) -> (Tally, Journal, Vec<String>) {
         let mut errors = Vec::new();
         if let Ok(mut conn) = connect_to_socket(socket, DATABASE) {
@@ -154,7 +155,7 @@ impl Worker {
         self.end(result)
     }
 
-    /// Tells the journal what became of what was sent.
+    /// Writes to the journal what became of what was sent.
     fn end(&mut self, result: mysql::Result<()>) -> Result<(), Trouble> {
         match result {
             Ok(()) => {

@@ -3,8 +3,8 @@
 //!
 //! A case is: settings of the session; two or three tables, filled; then blocks of statements (a
 //! query over several access paths, a change, a piece of a transaction, DDL, …); the full
-//! comparison of every table in the middle and at the end. The seed decides everything, but for one
-//! thing: whether a statement succeeded on the reference tells which tables there are.
+//! comparison of every table in the middle and at the end. The seed decides everything, except one
+//! thing: whether a statement succeeded on the reference decides which tables there are.
 
 use std::collections::VecDeque;
 
@@ -380,7 +380,7 @@ impl Case {
         }
     }
 
-    /// DDL commits, and waits for whoever reads the table.
+    /// DDL commits, and waits for the readers of the table.
     fn before_ddl(&mut self) {
         self.end_snapshot();
         if self.in_transaction && (self.xa.is_some() || self.dice.percent(80)) {

@@ -136,7 +136,7 @@ impl Column {
         column
     }
 
-    /// An integer column of at least so many bits.
+    /// An integer column of at least `bits` bits.
     pub fn integer_of(name: &str, sql_type: &str, bits: u32) -> Column {
         let unsigned = sql_type.contains("UNSIGNED");
         Column {
@@ -302,7 +302,7 @@ impl Column {
         }
     }
 
-    /// The bytes of a prefix of so many characters; `None` if the type has no prefixes.
+    /// The bytes of a prefix of `length` characters; `None` if the type has no prefixes.
     pub fn prefix_bytes(&self, length: usize) -> Option<usize> {
         match &self.kind {
             Kind::Text { collation, length: longest, .. } if length < *longest => {

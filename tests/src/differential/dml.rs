@@ -104,7 +104,7 @@ fn returning(table: &Table) -> String {
     format!(" RETURNING {}", table.select_list())
 }
 
-/// INSERT IGNORE of so many rows.
+/// INSERT IGNORE of `count` rows.
 pub fn fill(dice: &mut Dice, table: &mut Table, count: usize) -> Statement {
     let columns: Vec<Column> = table.base_columns().into_iter().cloned().collect();
     let rows = rows(dice, table, &columns, count);

@@ -9,7 +9,7 @@
 //!
 //! The text of a statement is the same on both sides: the sessions' default database and default
 //! engine differ, and nothing else. Result sets, column types, affected rows, insert ids, errors
-//! and warnings are compared, but for what [`compare`] lists. A case that differs is shrunk and
+//! and warnings are compared, except what [`compare`] lists. A case that differs is shrunk and
 //! printed as a script; `differential --replay FILE` runs it again, and so does a client, in any
 //! database.
 //!
@@ -66,9 +66,9 @@ pub struct Settings {
     pub seed: u64,
     /// Cases are begun until this time is over.
     pub duration: Duration,
-    /// At most so many cases.
+    /// The most cases.
     pub cases_max: u64,
-    /// Cases end after so many differences were found.
+    /// Cases end after this many differences.
     pub failures_max: usize,
     /// What a case may contain.
     pub limits: Limits,
@@ -261,7 +261,7 @@ enum Excuse {
 /// The line with which the server's own account of its death begins.
 const DEATH: &str = "got signal";
 
-/// Whether the server died, and told so itself, in a place that the subject has no frame of.
+/// Whether the server died, and said so itself, in a place that the subject has no frame of.
 /// Without an account there is no telling.
 fn died_elsewhere(log: &str) -> bool {
     log.rfind(DEATH).is_some_and(|at| !log[at..].contains("ha_tidepool"))
@@ -373,10 +373,10 @@ impl Pair {
     /// ```
     ///
     /// (`row_undo_mod_clust` takes the delete-marked record out at once if the table is temporary,
-    /// since nobody else could read it; but then the undoing of the DELETE finds no record to bring
-    /// back.) REPLACE and ON DUPLICATE KEY UPDATE do the same within a statement. It is that fault
-    /// if permanent tables show no difference, and the subject answers the last statement as it
-    /// did.
+    /// since no other session could read it; but then the undoing of the DELETE finds no record to
+    /// bring back.) REPLACE and ON DUPLICATE KEY UPDATE do the same within a statement. It is that
+    /// fault if permanent tables show no difference, and the subject answers the last statement as
+    /// it did.
     fn innodb_lost_a_temporary_row(&mut self, statements: &[Statement]) -> bool {
         let temporary = |line: &str| line.contains("CREATE TEMPORARY TABLE");
         let lines: Vec<_> = statements.iter().map(Statement::script_line).collect();

@@ -17,7 +17,7 @@ const ORDERED_BYTES_MAX: usize = 3400;
 pub struct Part {
     /// The column's name.
     pub column: String,
-    /// A prefix of so many characters.
+    /// A prefix of this many characters.
     pub prefix: Option<usize>,
     /// DESC.
     pub descending: bool,
@@ -76,7 +76,7 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The indexes; the primary key comes first, if there is one.
     pub indexes: Vec<Index>,
-    /// Constraints that no index tells of: CHECK, periods, and UNIQUE … USING HASH or WITHOUT
+    /// Constraints that no index shows: CHECK, periods, and UNIQUE … USING HASH or WITHOUT
     /// OVERLAPS, which is unique but orders nothing.
     pub checks: Vec<String>,
     /// Table options.

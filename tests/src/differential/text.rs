@@ -250,7 +250,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Literals of strings that a column of so many characters holds.
+/// Literals of strings that a column of `length_max` characters holds.
 pub fn pool(dice: &mut Dice, collation: &Collation, length_max: usize, size: usize) -> Vec<String> {
     let holds = |text: &&&str| {
         text.chars().count() <= length_max && text.chars().all(|c| collation.repertoire.holds(c))

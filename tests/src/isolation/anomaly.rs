@@ -13,8 +13,8 @@
 //! | …-realtime | the cycle holds only because one transaction had ended before another read: a stale read | Elle |
 //!
 //! (Adya, "Weak Consistency", MIT 1999; Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies
-//! from Experimental Observations", VLDB 2020.) The rest is about single values: lists that nobody
-//! wrote, or that contradict each other.
+//! from Experimental Observations", VLDB 2020.) The rest is about single values: lists that no
+//! session wrote, or that contradict each other.
 
 use std::fmt::{self, Write as _};
 

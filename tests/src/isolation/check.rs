@@ -10,7 +10,7 @@ use super::moments::{Graph, Why, graph};
 use super::order::{Versions, order};
 use super::reads::{Readings, read};
 
-/// At most so many cycles are told of.
+/// The most cycles that are reported.
 const CYCLES: usize = 5;
 
 /// What is wrong with a history, given that each transaction ran at the level that it names.

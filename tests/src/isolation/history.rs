@@ -2,7 +2,7 @@
 //! server.
 //!
 //! Every row is a list of the ids of the writes that made it, oldest first, and a bucket, which
-//! only its last write decides. A list shows its own past, so whoever reads it tells in which order
+//! only its last write decides. A list shows its own past, so its reader shows in which order
 //! the writes took place. A write that deletes the row, or begins the list anew, knows the list
 //! that it ends.
 //!
@@ -207,7 +207,7 @@ pub struct Transaction {
     pub outcome: Outcome,
 }
 
-/// What became of a transaction whose COMMIT was not answered, as far as a mark of its own tells
+/// What became of a transaction whose COMMIT was not answered, as far as its mark shows
 /// that it left.
 #[derive(Clone, Debug, Default)]
 pub struct AfterCrash {

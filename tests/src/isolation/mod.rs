@@ -14,7 +14,7 @@
 //!
 //! In the manner of Elle (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from
 //! Experimental Observations", VLDB 2020): rows hold lists of the ids of their writes, so that
-//! every read tells which writes it has seen, in which order; from that follow the dependencies
+//! every read shows which writes it has seen, in which order; from that follow the dependencies
 //! between transactions, and a cycle of these is an anomaly. What is different here: transactions
 //! have several moments ([`moments`]), so that levels may be mixed, and rows are deleted and put
 //! back, and looked for by secondary indexes.
@@ -28,7 +28,7 @@
 //! | REPEATABLE READ | all plain reads at one moment, and nothing newer is locked or overwritten: snapshot isolation |
 //! | SERIALIZABLE | no cycle at all, rows that are not there included |
 //!
-//! A run goes in rounds, each with a seed of its own, and a history of its own. The seed decides
+//! A run goes in rounds, each with a separate seed and history. The seed decides
 //! what each session does, but not when, so a round that failed fails again if that was likely.
 //!
 //! | module | what it is |
@@ -76,18 +76,18 @@ pub struct Settings {
     pub seed: u64,
     /// Rounds are begun until this time is over.
     pub duration: Duration,
-    /// At most so many rounds.
+    /// The most rounds.
     pub rounds_max: u64,
     /// The load of a round.
     pub round: Duration,
-    /// The level of all transactions; none: each round has one of its own, or all of them.
+    /// The level of all transactions; none: each round chooses one, or all of them.
     pub level: Option<Level>,
     /// Check as if all transactions ran at least at this level: for a test that must find
     /// something.
     pub claim: Option<Level>,
     /// Read-modify-write without a lock at READ COMMITTED too, where it loses updates.
     pub careless: bool,
-    /// Rounds end with SIGKILL, one in so many; 0: none does.
+    /// Rounds end with SIGKILL, one in this many; 0: none does.
     pub kill_every: u64,
     /// An index is added and dropped all the time, in some rounds.
     pub alters: bool,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!                         ┌ plain reads ┐
-//! READ COMMITTED     statement ─▶ statement ─▶ … ─▶ end      each statement reads at a moment of its own
+//! READ COMMITTED     statement ─▶ statement ─▶ … ─▶ end      each statement reads at another moment
 //! REPEATABLE READ       snapshot ─────────────────▶ end      all plain reads are at the snapshot
 //! SERIALIZABLE                                      end      all reads lock, and last to the end
 //! ```
@@ -17,7 +17,7 @@
 //! | what | edges |
 //! |---|---|
 //! | a plain read at moment m | end(w) → m → end(n): read dependency wr, anti-dependency rw |
-//! | a locking read by statement s | end(w) → s, and end(reader) → end(n), for nobody writes what is locked |
+//! | a locking read by statement s | end(w) → s, and end(reader) → end(n), for no other writes what is locked |
 //! | a write by statement s | end(w) → s: write dependency ww |
 //! | either, at REPEATABLE READ with a snapshot | end(w) → snapshot, or else error 1020 |
 //! | a row that was not found | as above, with the versions that it may have been |
@@ -171,7 +171,7 @@ impl Building<'_> {
         if lasts {
             self.read_at(seen, statement, end);
         } else {
-            // At a moment of the statement, but nobody knows which, and another for each key.
+            // At an unknown moment of the statement, and another for each key.
             let moment =
                 self.graph.moment(Some(seen.transaction), transaction.steps[seen.step].span);
             self.graph.edge(moment, end, Why::Own, None);
@@ -221,7 +221,7 @@ impl Building<'_> {
 
     /// The first of the versions that have no row in these buckets and may have been there at a
     /// moment, and the last of those that may have been there then or followed such a one. If the
-    /// times allow none, the next one to that moment, for the cycle that comes of it tells more;
+    /// times allow none, the next one to that moment, for the cycle that comes of it says more;
     /// none if there is one on either side.
     fn possible(&self, key: Key, buckets: u32, moment: u32) -> Option<(usize, usize)> {
         let versions = self.versions.of(key);

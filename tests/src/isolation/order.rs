@@ -1,8 +1,8 @@
 //! The order of the versions of each key.
 //!
-//! A version is what a committed transaction leaves at a key: a list, or no row. A list tells which
+//! A version is what a committed transaction leaves at a key: a list, or no row. A list shows which
 //! list it continues, and who begins a new one knows what it ends; so versions follow each other
-//! one by one, but for those that begin where there was no row. These begin segments:
+//! one by one, except those that begin where there was no row. These begin segments:
 //!
 //! ```text
 //! initial ── w ── w ── none     none ── w ── w ── none     none ── w ── w
@@ -129,8 +129,8 @@ pub fn order(history: &History, readings: &mut Readings) -> Versions {
                 Follows::List(id) => {
                     versioning.after.entry(id).or_default().push((number, own));
                 }
-                // One in doubt that nobody saw may not have happened; one that others saw elsewhere
-                // was the last here before the crash.
+                // One in doubt that no reader saw may not have happened; one that others saw
+                // elsewhere was the last here before the crash.
                 Follows::Unseen if outcome == Outcome::Unknown && !is_marked(number) => {
                     if committed {
                         versioning.last = Some((number, own));
@@ -163,7 +163,7 @@ struct Versioning<'a> {
     beginning: Vec<(usize, &'a Own)>,
     /// Writers by the list that they found.
     after: HashMap<WriteId, Vec<(usize, &'a Own)>>,
-    /// Who wrote after all of these, if nobody saw it.
+    /// Who wrote after all of these, if no reader saw it.
     last: Option<(usize, &'a Own)>,
 }
 
@@ -195,13 +195,13 @@ impl Versioning<'_> {
         let left: BTreeSet<usize> =
             self.after.values().flatten().map(|(number, _)| *number).collect();
         for number in left {
-            let what = format!("T{number} wrote {key} after a list that nobody left");
+            let what = format!("T{number} wrote {key} after a list that no session left");
             wrong.push(Anomaly::of(Name::IncompatibleOrder, key, &[number], what));
         }
         all
     }
 
-    /// The versions from `first` until the row is deleted, or nobody goes on.
+    /// The versions from `first` until the row is deleted, or no write follows.
     fn segment(&mut self, first: Version, key: Key, wrong: &mut Vec<Anomaly>) -> Vec<Version> {
         let mut segment = vec![first];
         while let Some((id, _)) = segment.last().and_then(|version| version.row) {

@@ -24,7 +24,7 @@ impl Own {
         self.bucket.and(self.tail.last().copied())
     }
 
-    /// Whether the row was not there before and is not there now: nobody else can tell.
+    /// Whether the row was not there before and is not there now: no other can know.
     pub fn is_nothing(&self) -> bool {
         self.bucket.is_none() && self.first.0.follows == Follows::Nothing
     }

@@ -2,8 +2,8 @@
 //! with each other.
 //!
 //! What is found here needs no graph: aborted and intermediate reads, own writes that are not seen,
-//! rows that nobody wrote, lists that contradict each other. What is not an anomaly by itself comes
-//! out as observations, for the order of the versions and the graph.
+//! rows that no session wrote, lists that contradict each other. What is not an anomaly by itself
+//! comes out as observations, for the order of the versions and the graph.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
         let last = list.len() - 1;
         for (at, id) in list.iter().enumerate() {
             let Some(writer) = self.writers.get(&(key, *id)) else {
-                let what = format!("{key} = {list:?}: nobody wrote {id} there");
+                let what = format!("{key} = {list:?}: no session wrote {id} there");
                 self.wrong(Name::Garbage, key, &[reader], what);
                 return false;
             };

@@ -262,7 +262,7 @@ fn interrupt(shared: &Shared, mut dice: Dice) -> u64 {
     let mut done = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(dice.range(1, 10) as u64));
-        let connections = shared.connections.lock().expect("nobody panics with it").clone();
+        let connections = shared.connections.lock().expect("no thread panics with it").clone();
         if !connections.is_empty() {
             let sql = format!("KILL QUERY {}", dice.pick(&connections));
             match conn.query_drop(sql) {

@@ -25,7 +25,7 @@ pub struct Load {
     pub marks: bool,
     /// Read-modify-write without a lock at READ COMMITTED too, where it loses updates.
     pub careless: bool,
-    /// Every so many in a hundred transactions are single statements.
+    /// How many in a hundred transactions are single statements.
     pub autocommit_percent: u32,
     /// Reads by an index that comes and goes.
     pub extra_index: bool,
@@ -39,7 +39,7 @@ pub struct Load {
     /// Statements are killed. An UPDATE or DELETE that is killed while the server plans it says
     /// that it found no row.
     pub interrupts: bool,
-    /// In a thousand transactions, so many dawdle, and keep old versions needed.
+    /// How many in a thousand transactions dawdle, and keep old versions needed.
     pub slow_permille: usize,
 }
 
@@ -151,10 +151,10 @@ pub struct Session {
     record: Record,
 }
 
-/// Runs a session until it is told to stop, or the server is gone.
+/// Runs a session until it is asked to stop, or the server is gone.
 pub fn run(number: u32, seed: u64, load: Load, shared: Shared) -> Record {
     let Ok(conn) = connect_to_socket(&shared.socket, DATABASE) else { return Record::default() };
-    shared.connections.lock().expect("nobody panics with it").push(conn.connection_id());
+    shared.connections.lock().expect("no thread panics with it").push(conn.connection_id());
     let (dice, level) = (Dice::new(seed), Level::RepeatableRead);
     let last = Span { from: 0, to: 0 };
     let record = Record::default();
@@ -180,7 +180,7 @@ impl Session {
         self.shared.start.elapsed().as_nanos() as u64
     }
 
-    /// A number that nobody else has.
+    /// A number that no other has.
     pub(super) fn id(&self) -> WriteId {
         self.shared.ids.fetch_add(1, Ordering::Relaxed)
     }

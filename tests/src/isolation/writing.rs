@@ -84,7 +84,7 @@ impl Session {
         let answer = self.ask_to_write(sql, &[write])?;
         match answer.affected {
             0 => {
-                // The id is told, for it must never be seen.
+                // The id is recorded, for it must never be seen.
                 self.fail(answer.span, sql, &[write]);
                 let scopes = vec![Scope::point(write.key)];
                 let read = self.if_certain(Read { scopes, locking: true, ..Read::default() });
@@ -96,7 +96,7 @@ impl Session {
         Ok(())
     }
 
-    /// What a write that has found no row tells of rows that are not there.
+    /// What a write that has found no row says of rows that are not there.
     fn if_certain(&self, read: Read) -> Read {
         let certain = !self.load.interrupts;
         if certain { read } else { Read { scopes: Vec::new(), lasting: Vec::new(), ..read } }

@@ -175,7 +175,7 @@ fn a_locking_read_that_misses_a_row_while_it_moves_is_told() {
     let mut script = moved(0b10, Rc);
     script.history.transactions[0].steps[0].span.from = script.history.transactions[1].end.to + 1;
     is(&after(script).check(), Name::MissedRow);
-    // Whoever moved it may have been rolled back by a crash.
+    // The transaction that moved it may have been rolled back by a crash.
     let mut script = moved(0b11, Rc);
     script.history.transactions[1].outcome = Outcome::Unknown;
     none(&script.check());
@@ -306,7 +306,7 @@ fn a_read_of_less_than_was_acknowledged_is_stale() {
         let script = Script::new(&[level; 2]).append(0, X, 10).commit(0).read(1, X, &[1]).commit(1);
         is(&script.finally(&[1, 10], &[2]), Name::GSingleRealtime);
     }
-    // Begun before that, it may see either, but for a statement of READ COMMITTED.
+    // Begun before that, it may see either, except a statement of READ COMMITTED.
     let script = |level| {
         Script::new(&[level; 2])
             .read(1, Y, &[2])
@@ -321,7 +321,7 @@ fn a_read_of_less_than_was_acknowledged_is_stale() {
 
 #[test]
 fn levels_may_be_mixed() {
-    // A SERIALIZABLE reader's locks hold against everybody; a snapshot's reads bind nobody else.
+    // A SERIALIZABLE reader's locks hold against everybody; a snapshot's reads bind no other.
     let script = |reader, writer| {
         Script::new(&[reader, writer])
             .read(0, X, &[1])
