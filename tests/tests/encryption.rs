@@ -355,5 +355,6 @@ fn without_keys_nothing_can_be_encrypted_and_the_rest_is_as_ever() {
     assert_eq!(code_of(&mut conn, encrypted), ILLEGAL_CREATE_OPTION);
     assert_eq!(code_of(&mut conn, "SET GLOBAL tidepool_encrypt_tables = ON"), GET_ERRMSG);
     run(&mut conn, &["SET GLOBAL tidepool_encrypt_tables = OFF"]);
+    assert!(!definition(&mut conn, "n").contains("ENCRYPT"));
     check(&mut conn, "n");
 }
