@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tidepool::inspect::{Inspection, Report};
+use tidepool::storage::{FileOptions, FileStorage, Storage};
 use tidepool::{
     Cursor, Db, EncryptTables, EncryptionChoice, Error, IndexDef, KeySource, LockMode, LockWait,
     MemoryKeyring, Options, Seek, Table, TableDef, TableEncryption, TransactionOptions,
@@ -259,6 +261,43 @@ fn tables_that_do_not_say_follow_the_option() {
     let error = db.create_table("x", &encrypted(EncryptionChoice::No, 1)).unwrap_err();
     assert!(error.to_string().contains("FORCE"), "{error}");
     db.close().unwrap();
+}
+
+/// What a check finds, with the keys of the options.
+fn checked(dir: &Path, options: Options) -> Report {
+    let storage = |dir: &Path, read_only: bool| -> Arc<dyn Storage> {
+        let options = FileOptions { direct_io: false, read_only, ..FileOptions::default() };
+        Arc::new(FileStorage::new(dir, options).unwrap())
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let base = storage(dir, true);
+    let inspection = Inspection::open(base, storage(scratch.path(), false), options).unwrap();
+    let report = inspection.check(&mut |_| {}).unwrap();
+    inspection.abandon();
+    report
+}
+
+#[test]
+fn a_check_looks_into_encrypted_pages_with_the_keys_and_says_what_it_lacks_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let options = Options { encrypt_log: true, ..options(&ring) };
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+    fill(&db, &table);
+    drop(table);
+    db.close().unwrap();
+    let whole = checked(dir.path(), options);
+    assert!(whole.is_clean(), "{:?}", whole.problems);
+    assert!(whole.files.iter().all(|file| file.encrypted_pages == 0));
+    let without = checked(dir.path(), Options::small());
+    assert_eq!(without.damaged_pages(), 0);
+    let of_table = without.files.iter().find(|file| file.file.starts_with("tables/")).unwrap();
+    assert!(of_table.encrypted_pages > 10, "{of_table:?}");
+    let notes = without.notes.join("\n");
+    assert!(notes.contains(&of_table.file) && notes.contains("pages are encrypted"), "{notes}");
+    let problems = without.problems.join("\n");
+    assert!(problems.contains("key 1"), "{problems}");
 }
 
 #[test]

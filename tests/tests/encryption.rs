@@ -19,8 +19,16 @@ const GET_ERRMSG: u16 = 1296;
 /// "Got error 192 'Table encrypted but decryption failed…' from storage engine".
 const GET_ERRNO: u16 = 1030;
 
-/// A directory with the engine's plugin and the server's key management plugins.
-fn plugin_dir(name: &str) -> PathBuf {
+/// A directory with the engine's plugin and the server's key management plugins; it goes with this.
+struct PluginDir(PathBuf);
+
+impl Drop for PluginDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn plugin_dir(name: &str) -> PluginDir {
     let environment = Environment::get();
     let dir = environment.test_dir().join(format!("{name}-plugins-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
@@ -31,7 +39,7 @@ fn plugin_dir(name: &str) -> PathBuf {
     for file in [&ours].into_iter().chain(&keys) {
         symlink(file, dir.join(file.file_name().expect("a name"))).expect("a link can be made");
     }
-    dir
+    PluginDir(dir)
 }
 
 fn key_file(dir: &Path, ids: &[u32]) -> PathBuf {
@@ -41,11 +49,11 @@ fn key_file(dir: &Path, ids: &[u32]) -> PathBuf {
     file
 }
 
-fn with_keys(name: &str, ids: &[u32]) -> (Options, PathBuf) {
+fn with_keys(name: &str, ids: &[u32]) -> (Options, PluginDir) {
     let dir = plugin_dir(name);
-    let keys = key_file(&dir, ids);
+    let keys = key_file(&dir.0, ids);
     let options = Options::new(name)
-        .arg(format!("--plugin-dir={}", dir.display()))
+        .arg(format!("--plugin-dir={}", dir.0.display()))
         .arg("--plugin-load-add=file_key_management.so")
         .arg(format!("--file-key-management-filename={}", keys.display()))
         .arg("--tidepool-encryption-rotation-iops=100000");
@@ -92,7 +100,7 @@ fn no_file_has_a_row_of_an_encrypted_table() {
     if Engine::from_environment() != Engine::Tidepool {
         return;
     }
-    let (options, _) = with_keys("encryption_bytes", &[1, 4]);
+    let (options, _dir) = with_keys("encryption_bytes", &[1, 4]);
     let options = options
         .arg("--tidepool-encrypt-log=ON")
         // Bytes would not be found in compressed pages, encrypted or not.
@@ -181,7 +189,7 @@ fn options_are_checked_kept_and_altered() {
     if Engine::from_environment() != Engine::Tidepool {
         return;
     }
-    let (options, _) = with_keys("encryption_options", &[1, 4]);
+    let (options, _dir) = with_keys("encryption_options", &[1, 4]);
     let server = Server::start(options);
     let mut conn = server.connect();
     run(
@@ -270,7 +278,7 @@ fn a_missing_key_costs_the_tables_that_need_it() {
     drop(conn);
     server.stop();
 
-    key_file(&dir, &[1]);
+    key_file(&dir.0, &[1]);
     server.restart();
     let mut conn = server.connect_to("shop");
     assert_eq!((count(&mut conn, "a"), count(&mut conn, "n")), (30000, 30000));
@@ -281,12 +289,12 @@ fn a_missing_key_costs_the_tables_that_need_it() {
     server.stop();
 
     // Undo records and the log take key 1: the engine does not start, and says why.
-    key_file(&dir, &[4]);
+    key_file(&dir.0, &[4]);
     server.set_args(server.options().clone().arg("--tidepool=FORCE").args);
     let error = server.launch().expect_err("there is no key 1");
     assert!(error.contains("encryption key 1") || error.contains("of key 1"), "{error}");
 
-    key_file(&dir, &[1, 4]);
+    key_file(&dir.0, &[1, 4]);
     server.launch().unwrap_or_else(|error| panic!("{error}"));
     let mut conn = server.connect_to("shop");
     assert_eq!(count(&mut conn, "b"), 30000);
@@ -303,7 +311,7 @@ fn a_newer_version_of_a_key_reaches_every_page() {
     let dir = plugin_dir("encryption_rotation");
     let mut server = Server::start(
         Options::new("encryption_rotation")
-            .arg(format!("--plugin-dir={}", dir.display()))
+            .arg(format!("--plugin-dir={}", dir.0.display()))
             .arg("--plugin-maturity=experimental")
             .arg("--plugin-load-add=debug_key_management.so")
             .arg("--tidepool-encryption-rotation-iops=100000"),
@@ -355,5 +363,6 @@ fn without_keys_nothing_can_be_encrypted_and_the_rest_is_as_ever() {
     assert_eq!(code_of(&mut conn, encrypted), ILLEGAL_CREATE_OPTION);
     assert_eq!(code_of(&mut conn, "SET GLOBAL tidepool_encrypt_tables = ON"), GET_ERRMSG);
     run(&mut conn, &["SET GLOBAL tidepool_encrypt_tables = OFF"]);
+    assert!(!definition(&mut conn, "n").contains("ENCRYPT"));
     check(&mut conn, "n");
 }

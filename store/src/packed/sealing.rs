@@ -65,8 +65,9 @@ impl PackedFile {
         let _ = self.sealing.keys.set(keys);
     }
 
-    /// Encrypts what is written from now on with this key; `None`: does not. The next checkpoint
-    /// writes a root that says which key it is, and an opening by that root goes on with it.
+    /// Encrypts what is written from now on with this key; `None`: does not. A batch that is being
+    /// written comes first. The next checkpoint writes a root that says which key it is, and an
+    /// opening by that root goes on with it.
     pub fn encrypt_with(&self, key: Option<Arc<PageKey>>) {
         let mut writer = self.writer.lock();
         let mut writing = self.sealing.writing.write();
@@ -86,7 +87,7 @@ impl PackedFile {
         self.sealing.writing.write().by = WrittenBy::AsGiven;
     }
 
-    /// The key that images are encrypted with.
+    /// The key that images are encrypted with. It stays while the writer is held.
     pub fn encrypts_with(&self) -> Option<Arc<PageKey>> {
         match &self.sealing.writing.read().by {
             WrittenBy::Key(key) => Some(key.clone()),

@@ -322,8 +322,16 @@ impl PackedFile {
     /// # Errors
     /// [`Error::Storage`] also if the disk is full; the file is as it was.
     pub fn prepare(&self, stream: Stream, images: &[Image]) -> Result<Prepared<'_>> {
-        let sealed = self.sealed(images)?;
-        self.prepare_with(self.writer_for_change()?, stream, &sealed)
+        loop {
+            // Without the writer: that takes a while.
+            let key = self.encrypts_with();
+            let sealed = self.sealed(images)?;
+            let writer = self.writer_for_change()?;
+            // Who has changed the key seals anew what is in the file, and must not miss these.
+            if self.encrypts_with() == key {
+                return self.prepare_with(writer, stream, &sealed);
+            }
+        }
     }
 
     /// The same for images as the file is to hold them.

@@ -14,7 +14,8 @@ use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sysbench::{self, Measure, Run, SCRIPTS, Tables};
 
 const USAGE: &str = "bench [--threads 8] [--time 10] [--warm-up 2] [--rounds 3] [--pool-mib 128] [--redo-mib 512] \
-[--data fits|large]… [--script NAME]… [--engine Tidepool] [--against InnoDB] [-- server options of both]";
+[--data fits|large]… [--script NAME]… [--engine Tidepool] [--against InnoDB] [--first OPTION]… \
+[-- server options of both]";
 
 /// A row of sysbench's tables with its share of the indexes, roughly: for sizing only.
 const ROW_BYTES: u64 = 235;
@@ -30,6 +31,8 @@ struct Settings {
     data: Vec<String>,
     scripts: Vec<String>,
     server_args: Vec<String>,
+    /// Server options of the first engine alone: with one engine twice, what these cost.
+    first_args: Vec<String>,
 }
 
 fn settings() -> Result<Settings, lexopt::Error> {
@@ -44,6 +47,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
         data: Vec::new(),
         scripts: Vec::new(),
         server_args: Vec::new(),
+        first_args: Vec::new(),
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
@@ -58,6 +62,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
             Long("script") => settings.scripts.push(parser.value()?.string()?),
             Long("engine") => settings.engines[0] = Engine::by_name(&parser.value()?.string()?)?,
             Long("against") => settings.engines[1] = Engine::by_name(&parser.value()?.string()?)?,
+            Long("first") => settings.first_args.push(parser.value()?.string()?),
             Value(value) => settings.server_args.push(value.string()?),
             _ => return Err(arg.unexpected()),
         }
@@ -67,7 +72,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
 
 /// A server with the settings that both have: O_DIRECT and a log flush at every commit are defaults
 /// of both.
-fn start(engine: Engine, settings: &Settings) -> Server {
+fn start(engine: Engine, settings: &Settings, more: &[String]) -> Server {
     let mut options = Options::new("bench")
         .engine(engine)
         .arg(engine.pool_size_option(settings.pool_mib << 20))
@@ -79,7 +84,7 @@ fn start(engine: Engine, settings: &Settings) -> Server {
             Engine::InnoDb => "--innodb-flush-log-at-trx-commit=1",
             Engine::Tidepool => "--tidepool-flush-log-at-trx-commit=1",
         });
-    options.args.extend(settings.server_args.iter().cloned());
+    options.args.extend(settings.server_args.iter().chain(more).cloned());
     Server::start(options)
 }
 
@@ -181,7 +186,9 @@ fn main() -> ExitCode {
             continue;
         }
         let tables = Tables { count: 1, rows };
-        let servers = settings.engines.map(|engine| start(engine, &settings));
+        let [first, second] = settings.engines;
+        let servers =
+            [start(first, &settings, &settings.first_args), start(second, &settings, &[])];
         println!(
             "\n{rows} rows, {} MiB pool ({data}), {} threads, {} × {} s\n",
             settings.pool_mib, settings.threads, settings.rounds, settings.time_s

@@ -204,6 +204,33 @@ fn a_newer_version_no_key_and_a_key_seal_all_images_anew() {
     model.check(&packed, 60, "after a restart");
 }
 
+/// A batch may have been sealed with the older key, and wait for the writer, when the key changes.
+#[test]
+fn writers_beside_a_change_of_the_key_leave_no_image_with_the_older_one() {
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (packed, stop) = (&packed, &stop);
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let images: Vec<Image> = (0..8).map(|at| image(thread * 8 + at, 1)).collect();
+                    packed.write(Stream::Flushed, &images).unwrap();
+                }
+            });
+        }
+        for version in 1..=30 {
+            encrypt(&packed, version);
+            reseal_all(&packed, ALL);
+            let seals = (0..16).filter_map(|no| packed.find(SPACE, no).unwrap());
+            let age = seals.map(|entry| entry.seal.age(version));
+            assert!(age.into_iter().all(|age| age == Some(0)), "version {version}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn a_file_goes_on_with_its_key_and_takes_no_image_without_it() {
     let disk = SimStorage::new(1);
