@@ -103,11 +103,23 @@ private:
   uint phrase_offset = 0;
 };
 
-/* The built-in parser of boolean mode. */
-class Boolean_parser {
+/* The built-in parser of queries. */
+class Query_parser {
 public:
-  Boolean_parser(const Fulltext_index &index, const uchar *from, const uchar *end)
+  Query_parser(const Fulltext_index &index, const uchar *from, const uchar *end)
       : index(index), at(from), end(end) {}
+
+  /* Of a natural language query, where quotes alone have a meaning. */
+  void parse_natural(Builder *builder, Query_term *root) {
+    while (at < end) {
+      const uchar *const quote = std::find(at, end, static_cast<uchar>('"'));
+      add_words(index, at, quote - at, root);
+      at = quote;
+      if (at == end) return;
+      at++;
+      parse_phrase(builder, {});
+    }
+  }
 
   const char *parse(Builder *builder) {
     Operators operators;
@@ -265,7 +277,7 @@ int take_token(MYSQL_FTPARSER_PARAM *param, const char *word, int len,
 int parse_boolean_built_in(MYSQL_FTPARSER_PARAM *param, const char *text, int len) {
   auto *const parsing = static_cast<Plugin_parsing *>(param->mysql_ftparam);
   const auto *const from = reinterpret_cast<const uchar *>(text);
-  return Boolean_parser(parsing->index, from, from + len).parse(parsing->builder) != nullptr;
+  return Query_parser(parsing->index, from, from + len).parse(parsing->builder) != nullptr;
 }
 
 const char *parse_by_plugin(const Fulltext_index &index, const String &query, Builder *builder) {
@@ -302,11 +314,15 @@ bool add_words(const Fulltext_index &index, const uchar *text, size_t len, Query
 const char *parse_query(const Fulltext_index &index, const String &query, bool boolean_mode,
     Query_term *root) {
   const auto *const text = reinterpret_cast<const uchar *>(query.ptr());
-  if (!boolean_mode)
-    return add_words(index, text, query.length(), root) ? nullptr : "the parser plugin failed";
   Builder builder(index, root);
-  if (index.parser()) return parse_by_plugin(index, query, &builder);
-  return Boolean_parser(index, text, text + query.length()).parse(&builder);
+  Query_parser built_in(index, text, text + query.length());
+  if (index.parser()) {
+    if (boolean_mode) return parse_by_plugin(index, query, &builder);
+    return add_words(index, text, query.length(), root) ? nullptr : "the parser plugin failed";
+  }
+  if (boolean_mode) return built_in.parse(&builder);
+  built_in.parse_natural(&builder, root);
+  return nullptr;
 }
 
 } // namespace tidepool

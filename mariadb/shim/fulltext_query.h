@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  What MATCH searches for, as a tree. Of a natural language query: a group of optional words.
+  What MATCH searches for, as a tree. Of a natural language query: a group of optional words, and of
+  phrases, in quotes.
 
   Boolean mode: a row matches a group if it has all that is REQUIRED, nothing that is EXCLUDED, and,
   where nothing is required, something OPTIONAL. A LOWERING term lowers the relevance of rows that

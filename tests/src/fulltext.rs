@@ -136,9 +136,7 @@ impl Query {
         match self {
             Query::Word(word) => is_unknown(word),
             Query::Beginning(_) => false,
-            Query::Phrase(words) | Query::Near(words, _) => {
-                words.iter().all(|word| is_unknown(word))
-            }
+            Query::Phrase(words) | Query::Near(words, _) => words.iter().all(is_unknown),
             Query::Group(terms) => terms.iter().all(|(_, term)| term.is_nothing()),
         }
     }

@@ -255,6 +255,8 @@ fn the_best_row_comes_first_and_each_match_has_its_own_relevance() {
     let sql = "SELECT id FROM t WHERE MATCH (a) AGAINST ('alpha') UNION ALL SELECT id FROM t \
      WHERE MATCH (a) AGAINST ('gamma')";
     assert_eq!(ids(&mut conn, sql).len(), 4);
+    let sql = "SELECT id FROM t WHERE MATCH (a) AGAINST ('\"beta alpha\" gamma') ORDER BY id";
+    assert_eq!(ids(&mut conn, sql), [3, 4]);
     // Expansion: rows 2 and 3 have beta beside alpha.
     run(&mut conn, &["INSERT INTO t VALUES (5, 'beta')"]);
     let sql = "SELECT id FROM t WHERE MATCH (a) AGAINST ('alpha' WITH QUERY EXPANSION) ORDER BY id";
