@@ -177,7 +177,8 @@ fn words_are_compared_as_their_collation_says() {
     let server = Server::start(Options::new("fulltext_collations"));
     let mut conn = server.connect_to("test");
     // Of the rows below: that have résumé, Straße and one that begins with res.
-    let cases: [(&str, &[u32], &[u32], &[u32]); 6] = [
+    type Ids = &'static [u32];
+    let cases: [(&str, Ids, Ids, Ids); 6] = [
         ("utf8mb4_general_ci", &[1, 2, 3], &[4], &[1, 2, 3]),
         ("utf8mb4_unicode_ci", &[1, 2, 3], &[4, 5], &[1, 2, 3]),
         ("utf8mb4_unicode_520_ci", &[1, 2, 3], &[4, 5], &[1, 2, 3]),
