@@ -43,7 +43,10 @@ public:
 
   Table_flags table_flags() const override;
   ulong index_flags(uint keynr, uint part, bool all_parts) const override;
-  const char *index_type(uint) override { return "BTREE"; }
+  const char *index_type(uint keynr) override {
+    const bool words = table_share && tidepool::is_fulltext(table_share->key_info[keynr]);
+    return words ? "FULLTEXT" : "BTREE";
+  }
   uint max_supported_keys() const override { return MAX_KEY; }
   uint max_supported_key_length() const override { return 3072; }
   uint max_supported_key_part_length() const override { return 3072; }

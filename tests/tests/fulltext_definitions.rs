@@ -44,6 +44,9 @@ fn an_index_is_added_and_dropped_in_place_and_in_a_copy() {
     expect(&mut conn);
     run(&mut conn, &["ALTER TABLE t DROP KEY b, ADD FULLTEXT (a, b), ALGORITHM=INPLACE"]);
     expect(&mut conn);
+    let kind = "SELECT INDEX_TYPE FROM information_schema.STATISTICS \
+                WHERE TABLE_NAME = 't' AND INDEX_NAME = 'a'";
+    assert_eq!(rows(&mut conn, kind), ["[Bytes(\"FULLTEXT\")]"]);
     run(&mut conn, &["ALTER TABLE t ADD c INT, ALGORITHM=INSTANT"]);
     expect(&mut conn);
     run(&mut conn, &["ALTER TABLE t FORCE, ALGORITHM=COPY"]);
