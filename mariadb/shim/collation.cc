@@ -224,6 +224,20 @@ uchar *String_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scr
   return to;
 }
 
+uchar *String_codec::encode_beginning(uchar *to, const uchar *text, size_t len, uchar *scratch,
+                                      size_t scratch_len) const {
+  len = trimmed(text, len);
+  constexpr size_t END = 2; /* 00 00, or a space and END_OF_TEXT */
+  if (levels == 0)
+    return (pad ? put_pad_bytes(to, text, text + len) : put_nopad(to, text, text + len)) - END;
+  const Level &first = level[0];
+  const bool all_at_once = levels == 1 && cs->levels_for_order != 1;
+  const uint flags = all_at_once ? MY_STRXFRM_LEVEL1 : first.flags;
+  const uchar *const end = scratch + weights(scratch, scratch_len, text, len, flags);
+  if (!first.unit) return put_nopad(to, scratch, end) - END;
+  return put_pad_units(to, scratch, end, first.space, first.unit) - first.unit - 1;
+}
+
 const uchar *String_codec::skip(const uchar *from, const uchar *end, uchar mask) const {
   static const uchar space = ' ';
   if (levels == 0) return pad ? skip_pad(from, end, &space, 1, mask) : skip_nopad(from, end, mask);

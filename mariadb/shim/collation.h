@@ -46,12 +46,22 @@ public:
 
   /* Writes the encoding of the text at `to`, gives its end. */
   uchar *encode(uchar *to, const uchar *text, size_t len, uchar *scratch, size_t scratch_len) const;
+  /* Begins the encoding of each text that begins with this one; of several levels, as the first
+     one has it. */
+  uchar *encode_beginning(uchar *to, const uchar *text, size_t len, uchar *scratch,
+      size_t scratch_len) const;
   /* The end of an encoding; bytes are read after exclusive-or with `mask`. nullptr if it has none before `end`. */
   const uchar *skip(const uchar *from, const uchar *end, uchar mask) const;
   /* Turns BYTES back: gives the end of the encoding, sets *len to the bytes written. nullptr: corrupt, or too long. */
   const uchar *decode(uchar *to, size_t capacity, size_t *len, const uchar *from, const uchar *end, uchar mask) const;
 
   bool is_bytes() const { return levels == 0; }
+  /* Whether weights are of one level, of two bytes each. */
+  bool has_pairs() const { return levels == 1 && level[0].unit == 2 && !codes; }
+  /* Those of a text without trailing spaces, at most `room` bytes; gives their length. */
+  size_t pairs(uchar *to, size_t room, const uchar *text, size_t len) const {
+    return weights(to, room, text, trimmed(text, len), level[0].flags);
+  }
   bool is_codes() const { return codes; }
   bool pads() const { return pad; }
   /* How each level ends: the bytes of a space there, or nothing where it ends by 00 00. BYTES are one level. */

@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key.h"
+#include "server_versions.h"
 #include "synced_names.h"
 
 using namespace tidepool;
@@ -22,13 +23,17 @@ handler::Table_flags ha_tidepool::table_flags() const {
                       /* Without gap locks a statement may see other rows on a replica: rows are logged. */
                       HA_BINLOG_ROW_CAPABLE |
                       /* A check before the write would miss rows that others insert at the same time. */
-                      HA_CHECK_UNIQUE_AFTER_WRITE;
+                      HA_CHECK_UNIQUE_AFTER_WRITE |
+                      /* EXT: MATCH needs an index, as with InnoDB. */
+                      HA_CAN_FULLTEXT | HA_CAN_FULLTEXT_EXT;
   /* Indexes on virtual columns: their old values are wanted to delete entries. */
   if (table_share && table_share->virtual_fields) flags |= HA_REQUIRES_KEY_COLUMNS_FOR_DELETE;
   return flags;
 }
 
 ulong ha_tidepool::index_flags(uint keynr, uint part, bool) const {
+  /* It has words, in no order that a condition or ORDER BY could use. */
+  if (table_share && is_fulltext(table_share->key_info[keynr])) return 0;
   ulong flags = HA_READ_NEXT | HA_READ_PREV | HA_READ_ORDER | HA_READ_RANGE | HA_KEYREAD_ONLY;
   flags |= table_share && keynr == table_share->primary_key ? HA_CLUSTERED_INDEX
                                                             : HA_DO_INDEX_COND_PUSHDOWN | HA_DO_RANGE_FILTER_PUSHDOWN;

@@ -8,6 +8,7 @@
       ha_tidepool_copy.cc    ALTER: how the copy is filled
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
+      ha_tidepool_fulltext.cc  words of rows in FULLTEXT indexes, and MATCH
       ha_tidepool_virtual.cc virtual columns that the server has not computed
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
       ha_tidepool_check.cc   CHECK TABLE
@@ -22,6 +23,7 @@
 #include "counted_call.h"
 #include "errors.h"
 #include "foreign_key_check.h"
+#include "fulltext_words.h"
 #include "server_versions.h"
 #include "session.h"
 #include "table_share.h"
@@ -29,6 +31,7 @@
 
 namespace tidepool {
 class Index_change;
+struct Fulltext_result;
 /* Tells the server's optimizer what single steps cost, where it wants to know. */
 void setup_costs(handlerton *hton);
 }
@@ -40,7 +43,10 @@ public:
 
   Table_flags table_flags() const override;
   ulong index_flags(uint keynr, uint part, bool all_parts) const override;
-  const char *index_type(uint) override { return "BTREE"; }
+  const char *index_type(uint keynr) override {
+    const bool words = table_share && tidepool::is_fulltext(table_share->key_info[keynr]);
+    return words ? "FULLTEXT" : "BTREE";
+  }
   uint max_supported_keys() const override { return MAX_KEY; }
   uint max_supported_key_length() const override { return 3072; }
   uint max_supported_key_part_length() const override { return 3072; }
@@ -97,6 +103,10 @@ public:
   Item *idx_cond_push(uint keynr, Item *condition) override;
   bool rowid_filter_push(Rowid_filter *filter) override;
 
+  int ft_init() override;
+  FT_INFO *ft_init_ext(uint flags, uint keynr, String *query) override;
+  int ft_read(uchar *buf) override;
+
   void start_bulk_insert(ha_rows rows, uint) override { announced_rows = rows; }
   int write_row(const uchar *buf) override;
   int update_row(const uchar *old_data, const uchar *new_data) override;
@@ -126,6 +136,9 @@ public:
   bool can_switch_engines() override;
   bool is_fk_defined_on_table_or_index(uint index) override;
   bool get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key, uint child_key_len) override;
+
+  /* Of the row that was read last. */
+  tp_bytes clustered_key_of_row() const { return {clustered.get(), clustered_len}; }
 
   /* Whether this is the table that the engine knows by this name. */
   bool is_of(const std::string &name) const { return shared && shared->name == name; }
@@ -180,6 +193,18 @@ private:
   int delete_complete(const uchar *record);
   int insert_row(const uchar *record);
   int insert_secondary(uint tree, const uchar *record);
+  /* The entries that a FULLTEXT index has of a record whose clustered key is in `clustered`. */
+  int insert_words(uint tree, const uchar *record);
+  int load_words(uint tree, const uchar *record);
+  int update_words(uint tree, const uchar *old_record, tp_bytes old_clustered,
+      const uchar *new_record);
+  int delete_words(uint tree, const uchar *record); /* a TP_* code */
+  bool parse_words(uint tree, const uchar *record, tidepool::Row_words *words);
+  /* Gives the entries of the record, in `new_key`, one by one. false: the parser failed. */
+  using Entry_taker = std::function<void(tp_bytes key, tp_bytes value)>;
+  bool for_each_word(uint tree, const uchar *record, const Entry_taker &take);
+  int run_search(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
+  int read_found(uchar *buf, const uchar *pk, size_t pk_len);
   /* The filling of the copy that ALTER TABLE makes. */
   bool can_be_loaded() const;
   void begin_load();
@@ -300,6 +325,7 @@ private:
   tidepool::Key_room key_room;
   std::unique_ptr<uchar[]> old_key, new_key;
   tidepool::Buffer row_buffer, value_buffer;
+  tidepool::Row_words words, old_words;
   uchar row_id[tidepool::ROW_ID_LENGTH]{};
 
   /* Where the server checks a row only after the write (a hash as a unique key, WITHOUT OVERLAPS) and then refuses it, the

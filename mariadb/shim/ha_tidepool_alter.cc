@@ -38,6 +38,7 @@
 #include "errors.h"
 #include "foreign_key_definition.h"
 #include "foreign_key_index.h"
+#include "fulltext_stopwords.h"
 #include "ha_tidepool.h"
 #include "index_build.h"
 #include "server_versions.h"
@@ -218,7 +219,7 @@ std::vector<uint> keys_of_trees(const TABLE *table, const Layouts &now, const TA
 
 /* A key whose entries the engine can make of a row alone. */
 bool can_be_built(const KEY &key) {
-  if (is_special_index(key) || key.without_overlaps) return false;
+  if ((is_special_index(key) && !is_fulltext(key)) || key.without_overlaps) return false;
   for (uint i = 0; i < key.user_defined_key_parts; i++)
     if (!key.key_part[i].field->stored_in_db()) return false;
   return true;
@@ -394,6 +395,18 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
     print_error(HA_ERR_WRONG_COMMAND, MYF(0));
     return true;
   }
+  /* Indexes that stay keep what they were made with. */
+  metadata.fulltext.clear();
+  for (uint tree = 0; tree < indexes.size(); tree++) {
+    const Fulltext_index *const index = context->layouts.trees[tree].fulltext();
+    if (!index) continue;
+    Fulltext_settings *const settings = &metadata.fulltext[tree];
+    if (indexes[tree].from >= 0)
+      *settings = shared->layouts.trees[indexes[tree].from].fulltext()->settings();
+    else if (!fulltext_settings_of_session(ha_thd(), *index, settings))
+      return true;
+  }
+  context->layouts.set_fulltext(metadata.fulltext);
   for (uint tree = 0; tree < indexes.size(); tree++)
     if (indexes[tree].from < 0) context->built.push_back(tree);
   const int result = tp_change_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(),

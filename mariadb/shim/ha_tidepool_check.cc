@@ -82,6 +82,21 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     return std::string(keynr < MAX_KEY ? table->key_info[keynr].name.str : "(row id)");
   };
 
+  /* The entry that a row should have. */
+  const auto compare = [&](uint index, tp_bytes key, tp_bytes value) {
+    expected[index]++;
+    tp_entry found;
+    const tp_read_request request{index, key, TP_READ_WHOLE};
+    const int got = tp_read(entries, transaction, &request, &found);
+    const auto row = [&] { return " of the row with key " + hex(clustered.get(), clustered_len); };
+    if (got == TP_END)
+      checking.report("index " + name_of(index) + " lacks the entry" + row());
+    else if (got != TP_OK)
+      server_error(got, thd), checking.problems++;
+    else if (found.value_len != value.len || memcmp(found.value, value.data, value.len) != 0)
+      checking.report("index " + name_of(index) + " has another value for the entry" + row());
+  };
+
   tp_entry at;
   if (result == TP_OK) {
     tp_reader_set_scan(rows, 0, 1);
@@ -96,19 +111,17 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     } else {
       if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_FOR_READ);
       for (uint i = 1; i < trees().size(); i++) {
+        if (trees()[i].fulltext()) {
+          const auto word = [&](tp_bytes key, tp_bytes value) { compare(i, key, value); };
+          if (!for_each_word(i, record, word))
+            checking.report("the parser of index " + name_of(i) + " failed");
+          continue;
+        }
         bool bare;
         const size_t key_len = trees()[i].encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
         uchar *value = value_buffer.room(trees()[i].value_max(record));
         const size_t value_len = trees()[i].encode_value(value, record, clustered.get(), clustered_len, bare);
-        tp_entry found;
-        const tp_read_request request{i, {new_key.get(), key_len}, TP_READ_WHOLE};
-        const int got = tp_read(entries, transaction, &request, &found);
-        if (got == TP_END)
-          checking.report("index " + name_of(i) + " lacks the entry of the row with key " + hex(at.key, at.key_len));
-        else if (got != TP_OK)
-          server_error(got, thd), checking.problems++;
-        else if (found.value_len != value_len || memcmp(found.value, value, value_len) != 0)
-          checking.report("index " + name_of(i) + " has another value for the row with key " + hex(at.key, at.key_len));
+        compare(i, {new_key.get(), key_len}, {value, value_len});
       }
     }
     result = tp_next(rows, transaction, 0, &at);
@@ -132,9 +145,10 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
       }
     }
     tp_reader_set_scan(entries, i, 0);
-    if (result == TP_END && count != expected[0])
-      checking.report("index " + name_of(i) + " has " + std::to_string(count) + " entries, the table has " +
-                      std::to_string(expected[0]) + " rows");
+    if (result == TP_END && count != expected[i])
+      checking.report("index " + name_of(i) + " has " + std::to_string(count) +
+                      " entries, the rows have " +
+                      std::to_string(expected[i]));
   }
 
   table->read_set = old_read_set;

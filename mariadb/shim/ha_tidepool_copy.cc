@@ -60,6 +60,10 @@ int ha_tidepool::load_row(const uchar *record) {
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint index : shared->layouts.secondary) {
     const Index_layout &layout = trees()[index];
+    if (layout.fulltext()) {
+      if (int error = load_words(index, record)) return error;
+      continue;
+    }
     bool bare;
     const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
     uchar *value = value_buffer.room(layout.value_max(record));

@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
+#include "fulltext_stopwords.h"
 #include "ha_tidepool.h"
 #include "synced_names.h"
 #include <set>
@@ -93,6 +94,10 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   const std::vector<tp_index_def> indexes = layouts.definitions(form);
   Metadata metadata;
   metadata.fingerprint = layouts.fingerprint();
+  for (uint tree = 0; tree < layouts.trees.size(); tree++)
+    if (const Fulltext_index *index = layouts.trees[tree].fulltext())
+      if (!fulltext_settings_of_session(thd, *index, &metadata.fulltext[tree]))
+        return HA_ERR_GENERIC;
   const std::string bytes = metadata.put();
 
   const std::string name = table_name_of(path);

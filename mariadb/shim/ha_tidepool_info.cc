@@ -82,7 +82,7 @@ void ha_tidepool::sample_statistics(bool force) {
 
   const double rows = ulonglong2double(MY_MAX(tp_table_rows(shared->table), 1));
   for (uint index = 0; index < n; index++) {
-    const uint parts = trees()[index].user_parts();
+    const uint parts = trees()[index].fulltext() ? 0 : trees()[index].user_parts();
     Sample entries(trees()[index]), bounds(trees()[index]);
     if (parts) tp_sample_keys(shared->table, index, 0, SAMPLED_NODES, &entries, take_keys);
     if (parts) tp_sample_keys(shared->table, index, 1, SAMPLED_NODES, &bounds, take_keys);

@@ -528,6 +528,21 @@ int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   return decode_row(buf, {row.value, row.value_len}, row.is_cut);
 }
 
+/* A row that a search has found, by its clustered key. */
+int ha_tidepool::read_found(uchar *buf, const uchar *pk, size_t pk_len) {
+  if (int error = ready()) return error;
+  if (pk_len > trees()[0].key_max()) return HA_ERR_CRASHED;
+  peeked = false;
+  memcpy(clustered.get(), pk, pk_len);
+  clustered_len = pk_len;
+  tp_entry row;
+  const int result = read_row(row_part(), &row);
+  row_read = result == TP_OK;
+  if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
+  if (unlikely(result != TP_OK)) return fail(result);
+  return decode_row(buf, {row.value, row.value_len}, row.is_cut);
+}
+
 void ha_tidepool::try_semi_consistent_read(bool yes) {
   semi_consistent = yes;
   peeked = false;

@@ -53,6 +53,7 @@ int ha_tidepool::report_duplicate(uint index) {
 /* The entry of one secondary index for a record whose clustered key is in `clustered`. */
 int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   const Index_layout &layout = trees()[index];
+  if (unlikely(layout.fulltext() != nullptr)) return insert_words(index, record);
   bool bare;
   const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
   uchar *value = value_buffer.room(layout.value_max(record));
@@ -215,6 +216,12 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
   for (uint i : shared->layouts.secondary) {
     const Index_layout &layout = trees()[i];
     if (!moved && !layout.changed(old_record, new_record)) continue;
+    if (unlikely(layout.fulltext() != nullptr)) {
+      const uchar *const old_pk = moved ? old_clustered.get() : clustered.get();
+      if (int error = update_words(i, old_record, {old_pk, old_clustered_len}, new_record))
+        return undone(error);
+      continue;
+    }
     bool old_bare;
     const size_t old_len =
         layout.encode(old_key.get(), old_record, table, moved ? old_clustered.get() : clustered.get(), key_room,
@@ -282,6 +289,10 @@ int ha_tidepool::delete_complete(const uchar *record) {
   const bool row_gone = result == TP_OK;
   for (uint i : shared->layouts.secondary) {
     if (unlikely(result != TP_OK)) break;
+    if (unlikely(trees()[i].fulltext() != nullptr)) {
+      result = delete_words(i, record);
+      continue;
+    }
     bool bare;
     const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
     result = tp_delete(session->transaction, shared->table, i, {old_key.get(), len});

@@ -1,5 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "index_build.h"
+#include "fulltext_words.h"
+#include <algorithm>
 
 namespace tidepool {
 
@@ -82,8 +84,35 @@ public:
     return TP_CORRUPT;
   }
 
-  /* The entry that a tree has of the row; good until the next one. */
-  void make(uint tree, tp_bytes *entry_key, tp_bytes *value) {
+  /* Gives the entries that a tree has of the row to `take`, in the order of their keys, each good
+     until the next one. Ends with the first code but TP_OK that it returns. */
+  template <typename Take> int make(uint tree, Take take) {
+    if (context.layouts.trees[tree].fulltext()) return make_words(tree, take);
+    tp_bytes entry_key, value;
+    make_one(tree, &entry_key, &value);
+    return take(entry_key, value);
+  }
+
+private:
+  template <typename Take> int make_words(uint tree, Take take) {
+    if (!words.parse(*context.layouts.trees[tree].fulltext(), altered->record[0])) {
+      const std::string text =
+          "table " + context.name + ": a parser plugin of a FULLTEXT index has failed";
+      tp_set_last_error(text.data(), text.size());
+      return TP_OTHER;
+    }
+    uchar value[Fulltext_index::VALUE_MAX];
+    for (size_t i = 0; i < words.size(); i++) {
+      const tp_bytes word = words.key(i);
+      memcpy(key.get(), word.data, word.len);
+      memcpy(key.get() + word.len, pk.data, pk.len);
+      const tp_bytes bytes{value, words.put_value(i, value)};
+      if (int result = take(tp_bytes{key.get(), word.len + pk.len}, bytes)) return result;
+    }
+    return TP_OK;
+  }
+
+  void make_one(uint tree, tp_bytes *entry_key, tp_bytes *value) {
     const Index_layout &layout = context.layouts.trees[tree];
     const uchar *const record = altered->record[0];
     bool bare;
@@ -92,13 +121,13 @@ public:
     *value = {bytes, layout.encode_value(bytes, record, pk.data, pk.len, bare)};
   }
 
-private:
   TABLE *const altered;
   const Index_change &context;
   std::vector<uchar> wanted;
   Key_room room;
   std::unique_ptr<uchar[]> key;
   Buffer values;
+  Row_words words;
   uint last;
   bool from_key;
   tp_bytes pk{};
@@ -114,10 +143,11 @@ tp_bytes bytes_of(const std::string &copy) {
 
 struct Entry_copy {
   std::string key, value;
-  bool is(tp_bytes other_key, tp_bytes other_value) const {
-    return key == copy_of(other_key) && value == copy_of(other_value);
+  bool operator<(const Entry_copy &other) const {
+    return key != other.key ? key < other.key : value < other.value;
   }
 };
+using Entry_copies = std::vector<Entry_copy>; /* sorted */
 
 } // namespace
 
@@ -126,9 +156,8 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
   Entry_maker maker(altered, *context);
   tp_index_change *const change = context->change;
   tp_entry row;
-  tp_bytes key, value;
   int result;
-  ulonglong rows = 0;
+  ulonglong rows = 0, entries = 0;
   for (; (result = tp_change_next_row(change, &row)) == TP_OK; rows++) {
     if (rows % ROWS_BETWEEN_LOOKS == 0) {
       if (is_killed(thd)) return TP_INTERRUPTED;
@@ -136,13 +165,16 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
     }
     if ((result = maker.read({row.key, row.key_len}, {row.value, row.value_len}))) return result;
     for (uint tree : context->built) {
-      maker.make(tree, &key, &value);
-      if ((result = tp_change_add(change, tree, key, value))) return result;
+      const auto add = [&](tp_bytes key, tp_bytes value) {
+        entries++;
+        return tp_change_add(change, tree, key, value);
+      };
+      if ((result = maker.make(tree, add))) return result;
     }
   }
   if (result != TP_END) return result;
   progress.next_stage();
-  Sorting sorting{&progress, rows * context->built.size()};
+  Sorting sorting{&progress, entries};
   return tp_change_build(change, &sorting, look_while_sorting);
 }
 
@@ -152,29 +184,41 @@ int Index_build::round(Index_change *context, tp_round *report) {
   tp_index_change *const change = context->change;
   int result = tp_change_begin_round(change);
   if (result != TP_OK) return result;
-  std::vector<Entry_copy> before(context->built.size());
+  std::vector<Entry_copies> before(context->built.size());
+  Entry_copies after;
   tp_changed_row row;
-  tp_bytes key, value;
+  const auto copy = [&](uint tree, Entry_copies *to) {
+    to->clear();
+    return maker.make(tree, [to](tp_bytes key, tp_bytes value) {
+      to->push_back({copy_of(key), copy_of(value)});
+      return TP_OK;
+    });
+  };
   for (uint rows = 0; (result = tp_change_next_changed(change, &row)) == TP_OK; rows++) {
     if (rows % ROWS_BETWEEN_LOOKS == 0 && is_killed(thd)) return TP_INTERRUPTED;
     if (row.before.data) {
       if ((result = maker.read(row.key, row.before))) return result;
-      for (size_t i = 0; i < before.size(); i++) {
-        maker.make(context->built[i], &key, &value);
-        before[i] = {copy_of(key), copy_of(value)};
-      }
+      for (size_t i = 0; i < before.size(); i++)
+        if ((result = copy(context->built[i], &before[i]))) return result;
+    } else {
+      for (Entry_copies &none : before) none.clear();
     }
     if (row.after.data && (result = maker.read(row.key, row.after))) return result;
     for (size_t i = 0; i < before.size(); i++) {
       const uint tree = context->built[i];
-      if (row.after.data) {
-        maker.make(tree, &key, &value);
-        if (row.before.data && before[i].is(key, value)) continue;
-        if ((result = tp_change_add(change, tree, key, value))) return result;
-      }
-      if (!row.before.data) continue;
-      const tp_bytes old_key = bytes_of(before[i].key), old_value = bytes_of(before[i].value);
-      if ((result = tp_change_remove(change, tree, old_key, old_value))) return result;
+      after.clear();
+      if (row.after.data && (result = copy(tree, &after))) return result;
+      const auto is_in = [](const Entry_copies &all, const Entry_copy &entry) {
+        return std::binary_search(all.begin(), all.end(), entry);
+      };
+      for (const Entry_copy &entry : after)
+        if (!is_in(before[i], entry) &&
+            (result = tp_change_add(change, tree, bytes_of(entry.key), bytes_of(entry.value))))
+          return result;
+      for (const Entry_copy &entry : before[i])
+        if (!is_in(after, entry) &&
+            (result = tp_change_remove(change, tree, bytes_of(entry.key), bytes_of(entry.value))))
+          return result;
     }
   }
   if (result != TP_END) return result;

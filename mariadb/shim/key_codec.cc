@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "key_codec.h"
 #include "row_codec.h"
+#include "server_versions.h"
 
 namespace tidepool {
 
@@ -38,6 +39,13 @@ static bool is_before_hash(const TABLE_SHARE *share, const KEY *key, const KEY_P
 Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index_layout *pk)
     : users(key->user_defined_key_parts),
       unique((key->flags & HA_NOSAME) && key->algorithm != HA_KEY_ALG_LONG_HASH), clustered(!pk), primary(pk) {
+  if (is_fulltext(*key)) {
+    text = std::make_shared<Fulltext_index>(share, key);
+    for (const Column &column : text->columns()) parts.push_back(Part::text_words(column));
+    key_max_ = text->word_key_max() + pk->key_max();
+    scratch_ = text->scratch_size();
+    return;
+  }
   const KEY_PART_INFO *first = key->key_part;
   if (is_before_hash(share, key, first)) {
     users = 1;
@@ -179,6 +187,7 @@ size_t Index_layout::value_max(const uchar *record) const {
 }
 
 size_t Index_layout::value_bound() const {
+  if (text) return Fulltext_index::VALUE_MAX;
   return value_max(nullptr) - (bare_entries ? 0 : 2 + primary->key_max_);
 }
 
@@ -186,6 +195,7 @@ bool Index_layout::same(const Index_layout &other, const std::vector<int> *old_o
   if (parts.size() != other.parts.size() || users != other.users || unique != other.unique ||
       clustered != other.clustered || bare_entries != other.bare_entries || nullable != other.nullable)
     return false;
+  if (!text != !other.text || (text && !text->same(*other.text))) return false;
   for (size_t i = 0; i < parts.size(); i++) {
     const Part &a = parts[i], &b = other.parts[i];
     if (a.image != b.image || a.unpack != b.unpack || a.whole != b.whole || a.mask != b.mask ||
@@ -237,12 +247,14 @@ size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *p
 }
 
 bool Index_layout::has_any_of(const uchar *needed) const {
+  if (text) return false;
   for (const Part &part : parts)
     if (part.image != Part::ROW_ID && needed[part.column.fieldnr]) return true;
   return false;
 }
 
 bool Index_layout::has_beginning_of(const uchar *needed) const {
+  if (text) return true;
   for (const Part &part : parts)
     if (!part.whole && part.image != Part::ROW_ID && needed[part.column.fieldnr]) return true;
   return false;
@@ -263,6 +275,11 @@ static const uchar *value_pk(const uchar *value, const uchar *end, size_t fixed,
 const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const uchar *value, size_t value_len,
                                          uchar *room, size_t *len) const {
   const uchar *const end = key + key_len;
+  if (text) {
+    const uchar *const pk = text->codec().skip(key, end);
+    *len = pk ? end - pk : 0;
+    return pk;
+  }
   if (bare_entries && !nullable) return value_pk(value, value + value_len, primary->fixed, len);
   if (pieces.empty() && primary->fixed && !unique) {
     *len = primary->fixed;

@@ -26,7 +26,9 @@
 #ifndef TIDEPOOL_KEY_CODEC_H
 #define TIDEPOOL_KEY_CODEC_H
 
+#include "fulltext_index.h"
 #include "key_part.h"
+#include <memory>
 #include <vector>
 
 namespace tidepool {
@@ -49,6 +51,10 @@ public:
   Index_layout(const TABLE_SHARE *share, const KEY *key, const Index_layout *primary);
   /* The clustered index of a table without a primary key. */
   static Index_layout row_id();
+
+  /* Of a FULLTEXT index (fulltext_index.h), else nullptr: its entries are made of words, and what
+     is said here of parts in keys and values is not of it. */
+  Fulltext_index *fulltext() const { return text.get(); }
 
   /* Longest key; the longest value of a secondary entry is not bounded by it. */
   size_t key_max() const { return key_max_; }
@@ -121,6 +127,7 @@ private:
   uint users = 0;
   bool unique = false;
   bool clustered = false;
+  std::shared_ptr<Fulltext_index> text;
   bool bare_entries = false; /* unique, and the primary key has parts that are not among the user's */
   bool nullable = false;
   size_t fixed = 0;

@@ -71,6 +71,13 @@ Part Part::row_id() {
   return part;
 }
 
+Part Part::text_words(const Column &column) {
+  Part part;
+  part.column = column;
+  part.image = TEXT_WORDS;
+  return part;
+}
+
 /* Big-endian, sign flipped so that negative numbers come first. */
 static inline uchar *put_integer(uchar *to, const uchar *from, size_t len, uchar flip) {
   for (size_t i = 0; i < len; i++) to[i] = from[len - 1 - i];
@@ -127,6 +134,8 @@ uchar *Part::put(uchar *to, const uchar *at, size_t len, TABLE *table, Key_room 
   case ROW_ID:
     memcpy(to, at, ROW_ID_LENGTH);
     return to + ROW_ID_LENGTH;
+  case TEXT_WORDS:
+    break;
   }
   return to;
 }

@@ -21,7 +21,9 @@ struct Key_room {
 };
 
 struct Part {
-  enum Image : uchar { RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID };
+  /* TEXT_WORDS: a column of a FULLTEXT index, which has an entry for each word and no part of the
+     column. */
+  enum Image : uchar { RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID, TEXT_WORDS };
   enum Unpack : uchar { NOTHING, BYTES, TEXT, SPACES };
 
   Column column;
@@ -38,6 +40,7 @@ struct Part {
   Part() = default;
   Part(const TABLE_SHARE *share, const KEY_PART_INFO *info);
   static Part row_id();
+  static Part text_words(const Column &column);
 
   /* Can be read back from the key alone. */
   bool reversible() const { return whole && unpack == NOTHING && image != ROW_ID; }

@@ -98,6 +98,14 @@ inline bool is_same_check(Virtual_column_info *a, Virtual_column_info *b) {
   return versions::is_equal(a, b, 0);
 }
 
+inline bool is_fulltext(const KEY &key) {
+#ifdef HA_FULLTEXT
+  return key.flags & HA_FULLTEXT;
+#else
+  return key.algorithm == HA_KEY_ALG_FULLTEXT;
+#endif
+}
+
 /* An index over texts or places, not over ordered values. */
 inline bool is_special_index(const KEY &key) {
 #ifdef HA_FULLTEXT

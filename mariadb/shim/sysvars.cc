@@ -24,6 +24,9 @@ char nothing[] = "", *backup_to = nothing;
 double page_trace_sample;
 ulonglong page_trace_max_size;
 
+ulong ft_min_token_size, ft_max_token_size;
+char *ft_server_stopword_table;
+
 ulong scrub_days;
 ulong encrypt_tables, encryption_rotate_key_age, encryption_rotation_iops;
 my_bool encrypt_log;
@@ -446,6 +449,23 @@ MYSQL_SYSVAR_DOUBLE(page_trace_sample, page_trace_sample, PLUGIN_VAR_RQCMDARG,
 MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCMDARG,
                        "Bytes at which the next trace ends", nullptr, nullptr, 1024 * MIB, MIB, ULONGLONG_MAX, 0);
 
+MYSQL_SYSVAR_ULONG(ft_min_token_size, ft_min_token_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                   "Characters of the shortest word that a FULLTEXT index made from now on has",
+                   nullptr, nullptr, 3, 0, 16, 0);
+MYSQL_SYSVAR_ULONG(ft_max_token_size, ft_max_token_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                   "Characters of the longest word that a FULLTEXT index made from now on has",
+                   nullptr, nullptr, 84, 10, 84, 0);
+MYSQL_THDVAR_BOOL(ft_enable_stopword, PLUGIN_VAR_OPCMDARG,
+                  "FULLTEXT indexes made from now on leave stopwords out", nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_STR(ft_server_stopword_table, ft_server_stopword_table,
+                 PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_MEMALLOC,
+                 "db/table with the stopwords of FULLTEXT indexes made from now on, in a column "
+                 "value",
+                 nullptr, nullptr, nullptr);
+MYSQL_THDVAR_STR(ft_user_stopword_table, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_MEMALLOC,
+                 "The same of this session: it counts before tidepool_ft_server_stopword_table",
+                 nullptr, nullptr, nullptr);
+
 } // namespace
 
 st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
@@ -490,6 +510,11 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(page_trace_file),
                                         MYSQL_SYSVAR(page_trace_sample),
                                         MYSQL_SYSVAR(page_trace_max_size),
+                                        MYSQL_SYSVAR(ft_min_token_size),
+                                        MYSQL_SYSVAR(ft_max_token_size),
+                                        MYSQL_SYSVAR(ft_enable_stopword),
+                                        MYSQL_SYSVAR(ft_server_stopword_table),
+                                        MYSQL_SYSVAR(ft_user_stopword_table),
                                         nullptr};
 
 ha_create_table_option table_options[] = {
@@ -567,6 +592,13 @@ int apply_at_start() {
 bool is_each_commit_durable() { return flush_log_at_trx_commit == 1; }
 
 ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }
+
+Fulltext_variables session_fulltext_variables(THD *thd) {
+  const char *const own = THDVAR(thd, ft_user_stopword_table);
+  const char *const table = own && *own ? own : ft_server_stopword_table;
+  return {ft_min_token_size, ft_max_token_size, THDVAR(thd, ft_enable_stopword) != 0,
+          table && *table ? table : nullptr};
+}
 
 const char *session_backup_incremental_from(THD *thd) {
   return THDVAR(thd, backup_incremental_from);

@@ -26,6 +26,13 @@ int apply_at_start();
 
 ulong session_lock_wait_timeout(THD *thd);
 const char *session_backup_incremental_from(THD *thd);
+/* What a FULLTEXT index that is made now is made with. */
+struct Fulltext_variables {
+  ulong token_size_min, token_size_max;
+  bool uses_stopwords;
+  const char *stopword_table; /* the session's, or the server's; nullptr: neither names one */
+};
+Fulltext_variables session_fulltext_variables(THD *thd);
 /* flush_log_at_trx_commit = 1 */
 bool is_each_commit_durable();
 

@@ -155,22 +155,71 @@ std::vector<tp_index_def> Layouts::definitions(const TABLE *table) const {
 /* Formats of rows: of version 0 alone, or with a list of versions. */
 constexpr uchar ROWS_OF_ONE_VERSION = 1, ROWS_OF_VERSIONS = 2;
 
+bool Layouts::set_fulltext(const Fulltext_settings_of &settings) {
+  for (uint tree = 0; tree < trees.size(); tree++) {
+    if (!trees[tree].fulltext()) continue;
+    const auto found = settings.find(tree);
+    if (found == settings.end()) return false;
+    trees[tree].fulltext()->set(found->second);
+  }
+  return true;
+}
+
+constexpr uchar FULLTEXT_FORMAT = 1;
+
+static std::string put_fulltext(const Fulltext_settings_of &all) {
+  uchar head[7];
+  head[4] = FULLTEXT_FORMAT;
+  int2store(head + 5, static_cast<uint16>(all.size()));
+  std::string bytes(reinterpret_cast<char *>(head), sizeof head);
+  for (const auto &[tree, settings] : all) {
+    uchar number[2];
+    int2store(number, static_cast<uint16>(tree));
+    bytes.append(reinterpret_cast<char *>(number), sizeof number);
+    settings.put(&bytes);
+  }
+  int4store(reinterpret_cast<uchar *>(&bytes[0]), static_cast<uint32>(bytes.size() - 4));
+  return bytes;
+}
+
+/* Takes it off the front. */
+static bool get_fulltext(const uchar **from, const uchar *limit, Fulltext_settings_of *all) {
+  if (limit - *from < 7) return false;
+  const size_t len = uint4korr(*from);
+  if (len < 3 || static_cast<size_t>(limit - *from) - 4 < len ||
+      (*from)[4] != FULLTEXT_FORMAT) return false;
+  const uint count = uint2korr(*from + 5);
+  const uchar *at = *from + 7, *const end = *from + 4 + len;
+  *from = end;
+  for (uint i = 0; i < count; i++) {
+    if (end - at < 2) return false;
+    const uint tree = uint2korr(at);
+    at += 2;
+    if (!(*all)[tree].get(&at, end)) return false;
+  }
+  return at == end;
+}
+
 std::string Metadata::put() const {
   uchar head[SIZE];
-  head[0] = KEY_FORMAT;
+  head[0] = KEY_FORMAT | (fulltext.empty() ? 0 : HAS_FULLTEXT);
   head[1] = versions.empty() ? ROWS_OF_ONE_VERSION : ROWS_OF_VERSIONS;
   int8store(head + 2, fingerprint);
   std::string bytes(reinterpret_cast<char *>(head), sizeof head);
+  if (!fulltext.empty()) bytes += put_fulltext(fulltext);
   if (!versions.empty()) versions.put(&bytes);
   return bytes;
 }
 
 bool Metadata::get(const uchar *from, size_t len) {
-  if (len < SIZE || (from[0] & ~HAS_FOREIGN_KEYS) != KEY_FORMAT) return false;
+  if (len < SIZE || (from[0] & ~(HAS_FOREIGN_KEYS | HAS_FULLTEXT)) != KEY_FORMAT) return false;
   fingerprint = uint8korr(from + 2);
   versions = {};
+  fulltext.clear();
+  const uchar *at = from + SIZE, *const end = from + len;
+  if ((from[0] & HAS_FULLTEXT) && !get_fulltext(&at, end, &fulltext)) return false;
   if (from[1] == ROWS_OF_ONE_VERSION) return true;
-  return from[1] == ROWS_OF_VERSIONS && versions.get(from + SIZE, len - SIZE);
+  return from[1] == ROWS_OF_VERSIONS && versions.get(at, end - at);
 }
 
 int table_metadata(const std::string &name, std::string *bytes) {
@@ -217,7 +266,9 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
                     name.c_str());
     *error = HA_ERR_INCOMPATIBLE_DEFINITION;
   } else if (metadata.fingerprint != layouts.fingerprint() ||
-             tp_table_index_count(table) != layouts.trees.size() || !layouts.row->set_versions(metadata.versions)) {
+             tp_table_index_count(table) != layouts.trees.size() ||
+             !layouts.row->set_versions(metadata.versions) ||
+                 !layouts.set_fulltext(metadata.fulltext)) {
     sql_print_error("Tidepool: table %s is not the one that its .frm file describes: restore the two from the same "
                     "backup",
                     name.c_str());

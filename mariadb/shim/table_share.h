@@ -8,6 +8,9 @@
 
   Metadata of a table in the engine's catalog:
       format of keys (1 byte) | format of rows (1 byte) | fingerprint of the row (8 bytes)
+  then, if the second highest bit of the first byte is set, what FULLTEXT indexes were made with:
+      length of what follows (4) | format (1) | number of indexes (2) | per index:
+          tree (2), settings (fulltext_index.cc)
   and, if the format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0. Behind that, if the highest bit
   of the first byte is set, are foreign keys (foreign_key.h).
 */
@@ -19,6 +22,7 @@
 #include "row_codec.h"
 #include "server.h"
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -28,6 +32,9 @@ namespace tidepool {
    anew in each of its lives, and a prepared transaction may have kept a table of an earlier one. */
 std::string table_name_of(const char *path);
 constexpr char TEMPORARY_PREFIX[] = "#tmp/";
+
+/* What the FULLTEXT indexes of a table were made with, by tree. */
+using Fulltext_settings_of = std::map<uint, Fulltext_settings>;
 
 /* The layouts of a table as the server describes it. */
 struct Layouts {
@@ -47,6 +54,8 @@ struct Layouts {
   uint tree_of(uint keynr) const { return tree_of_key[keynr]; }
   uint key_of(uint tree) const { return key_of_tree[tree]; }
   uint64 fingerprint() const;
+  /* Gives FULLTEXT indexes what they were made with. false: of one it is not known. */
+  bool set_fulltext(const Fulltext_settings_of &settings);
   /* Whether rows and entries of the other are rows and entries of this one. */
   bool same(const Layouts &other) const;
   /* The trees as the engine gets them, with the names that their keys have in `table`, whose layouts these are. */
@@ -63,8 +72,10 @@ bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys);
 
 struct Metadata {
   static constexpr size_t SIZE = 10;               /* without versions */
-  static constexpr uchar HAS_FOREIGN_KEYS = 0x80; /* in the first byte */
+  /* In the first byte. */
+  static constexpr uchar HAS_FOREIGN_KEYS = 0x80, HAS_FULLTEXT = 0x40;
   uint64 fingerprint = 0;
+  Fulltext_settings_of fulltext;
   Row_versions versions;
   std::string put() const;
   /* false: of a format that this version doesn't know. */

@@ -29,6 +29,7 @@ pub mod damage;
 pub mod definitions;
 pub mod differential;
 pub mod environment;
+pub mod fulltext;
 pub mod isolation;
 pub mod nightly;
 pub mod power_cut;

@@ -9,13 +9,14 @@ use mysql::{Conn, Row};
 use tidepool_tests::server::{Engine, Options, Server, connect_to_socket};
 
 /// Tables of the library, beside the engine itself.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "TIDEPOOL_BUFFER_POOL",
     "TIDEPOOL_BUFFER_POOL_BY_INDEX",
     "TIDEPOOL_CACHE_ADVICE",
     "TIDEPOOL_DEADLOCKS",
     "TIDEPOOL_LOCKS",
     "TIDEPOOL_MEMORY_DECISIONS",
+    "TIDEPOOL_TABLESPACES_ENCRYPTION",
     "TIDEPOOL_TABLE_FILES",
     "TIDEPOOL_TRX",
 ];

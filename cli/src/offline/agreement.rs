@@ -83,24 +83,26 @@ fn bucket_of(hash: u64) -> usize {
 impl Comparison<'_> {
     fn run(&mut self) -> tidepool::Result<()> {
         let description = self.description;
-        let secondary: Vec<&Tree> = description.trees.iter().skip(1).collect();
+        // What words a text has, a collation of the server says: the words are not compared.
+        let secondary = description.trees.iter().enumerate().skip(1);
+        let secondary: Vec<(usize, &Tree)> = secondary.filter(|(_, tree)| !tree.fulltext).collect();
         if self.table.index_count() != description.trees.len() {
             self.problems.push("its description has not the indexes that it has".into());
             return Ok(());
         }
         let mut of_rows: Vec<Sums> = secondary.iter().map(|_| Sums::new()).collect();
         self.each_row(&mut |key, columns| {
-            for (tree, sums) in secondary.iter().zip(&mut of_rows) {
+            for ((_, tree), sums) in secondary.iter().zip(&mut of_rows) {
                 sums.add(hash_of_row(description, tree, key, columns));
             }
         })?;
-        for (at, tree) in secondary.into_iter().enumerate() {
+        for ((index, tree), of_rows) in secondary.into_iter().zip(of_rows) {
             let mut of_index = Sums::new();
-            self.each_entry(at + 1, tree, &mut |_, hash| of_index.add(hash))?;
-            if of_index.0 != of_rows[at].0 {
+            self.each_entry(index, tree, &mut |_, hash| of_index.add(hash))?;
+            if of_index.0 != of_rows.0 {
                 let differs: Vec<bool> =
-                    of_index.0.iter().zip(&of_rows[at].0).map(|(a, b)| a != b).collect();
-                self.tell_differences(at + 1, tree, &differs)?;
+                    of_index.0.iter().zip(&of_rows.0).map(|(a, b)| a != b).collect();
+                self.tell_differences(index, tree, &differs)?;
             }
         }
         Ok(())

@@ -136,7 +136,8 @@ fn make_others(conn: &mut Conn) {
          (1000), PARTITION p1 VALUES LESS THAN MAXVALUE)",
         "INSERT INTO `in parts` SELECT seq, -seq FROM seq_1_to_3000",
         // Rows of four versions.
-        "CREATE TABLE altered (id INT PRIMARY KEY, a INT, gone INT NOT NULL, b VARCHAR(10) NOT NULL)",
+        "CREATE TABLE altered (id INT PRIMARY KEY, a INT, gone INT NOT NULL, b VARCHAR(10) NOT NULL, \
+         FULLTEXT (b))",
         "INSERT INTO altered SELECT seq, seq, 1, 'one' FROM seq_1_to_1000",
         "ALTER TABLE altered ADD COLUMN c VARCHAR(20) NOT NULL DEFAULT 'new' AFTER a, ALGORITHM=INSTANT",
         "INSERT INTO altered SELECT seq, NULL, 'two', 2, 'two' FROM seq_1001_to_2000",

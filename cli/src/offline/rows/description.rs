@@ -11,6 +11,8 @@ const VERSION: u8 = 1;
 const KEY_FORMAT: u8 = 1;
 /// That bit.
 const HAS_FOREIGN_KEYS: u8 = 0x80;
+/// The bit that says that what FULLTEXT indexes were made with comes before the list of versions.
+const HAS_FULLTEXT: u8 = 0x40;
 /// Bytes of the metadata before the list of versions.
 const METADATA_HEAD: usize = 10;
 
@@ -101,6 +103,7 @@ pub enum Image {
     String,
     Sorted,
     RowId,
+    TextWords,
 }
 
 /// A part of a key.
@@ -131,6 +134,8 @@ pub struct Tree {
     pub unique: bool,
     /// Whether entries without NULL have the clustered key in their value.
     pub bare_entries: bool,
+    /// Whether it has an entry for each word of a row.
+    pub fulltext: bool,
     /// How many parts are the key's own.
     pub own_parts: usize,
     /// All parts, those of the clustered key among them.
@@ -239,12 +244,12 @@ impl Description {
         }
         let cut = || "its description is cut short".to_string();
         let mut read = Self::parse(Reader(description)).ok_or_else(cut)?;
-        let is_known =
-            metadata.len() >= METADATA_HEAD && metadata[0] & !HAS_FOREIGN_KEYS == KEY_FORMAT;
+        let is_known = metadata.len() >= METADATA_HEAD
+            && metadata[0] & !(HAS_FOREIGN_KEYS | HAS_FULLTEXT) == KEY_FORMAT;
         match (is_known, metadata.get(1)) {
             (true, Some(1)) => {}
             (true, Some(2)) => {
-                let list = read.parse_versions(Reader(&metadata[METADATA_HEAD..]));
+                let list = versions_in(metadata).and_then(|list| read.parse_versions(list));
                 list.ok_or("its list of versions can't be read")?;
             }
             _ => return Err("its metadata are of another format: use a newer program".into()),
@@ -332,6 +337,16 @@ impl Description {
     }
 }
 
+/// Where the list of versions begins: behind what FULLTEXT indexes were made with.
+fn versions_in(metadata: &[u8]) -> Option<Reader<'_>> {
+    let mut from = Reader(metadata.get(METADATA_HEAD..)?);
+    if metadata[0] & HAS_FULLTEXT != 0 {
+        let len = from.u32()? as usize;
+        from.bytes(len)?;
+    }
+    Some(from)
+}
+
 /// The foreign keys at the end of the metadata.
 fn foreign_keys(metadata: &[u8]) -> Option<Vec<ForeignKey>> {
     const ACTIONS: [&str; 4] = ["RESTRICT", "NO ACTION", "CASCADE", "SET NULL"];
@@ -405,6 +420,7 @@ fn tree(from: &mut Reader<'_>) -> Option<Tree> {
         name,
         unique: flags & 1 != 0,
         bare_entries: flags & 2 != 0,
+        fulltext: flags & 4 != 0,
         own_parts,
         parts,
         pieces,
@@ -414,9 +430,8 @@ fn tree(from: &mut Reader<'_>) -> Option<Tree> {
 fn part(from: &mut Reader<'_>) -> Option<Part> {
     use Image::*;
     let (column, image, unpack) = (from.u16()?, from.u8()?, from.u8()?);
-    let image = [Raw, Unsigned, Signed, Float, Double, String, Sorted, RowId]
-        .get(usize::from(image))
-        .copied()?;
+    let all = [Raw, Unsigned, Signed, Float, Double, String, Sorted, RowId, TextWords];
+    let image = all.get(usize::from(image)).copied()?;
     let (flags, _length, image_len) = (from.u8()?, from.u32()?, from.u32()?);
     let levels = (0..from.u8()?)
         .map(|_| {

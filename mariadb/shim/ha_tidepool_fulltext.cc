@@ -1,0 +1,314 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  Words of rows in FULLTEXT indexes, and MATCH.
+
+  A search is made when the server begins a statement, by the transaction's snapshot. What it finds
+  are clustered keys; the rows are read as those of any secondary index are. At SERIALIZABLE a
+  locking statement locks what it reads of the index, too, and the gaps. At lower levels it locks the rows
+  alone, each as it is by then; at READ COMMITTED and below that may be a version that the search
+  has not seen, so the row must match once more.
+*/
+#include "engine.h"
+#include "errors.h"
+#include "fulltext_search.h"
+#include "ha_tidepool.h"
+#include <algorithm>
+
+using namespace tidepool;
+
+namespace tidepool {
+
+/* A search and what it has found: the server's FT_INFO. */
+struct Fulltext_result {
+  _ft_vft *please;
+  _ft_vft_ext *could_you;
+  const ha_tidepool *owner;
+  uint tree;
+  Query_term query;
+  Arena arena;
+  Hits hits;
+  bool is_ranked;             /* rows are given in the order of their relevance */
+  std::vector<uint32> order;  /* a heap of what is not yet given, then what was given */
+  size_t given = 0;
+
+  bool is_less(uint32 a, uint32 b) const {
+    return hits[a].rank != hits[b].rank ? hits[a].rank < hits[b].rank : a > b;
+  }
+  void rewind() {
+    given = 0;
+    if (!is_ranked) return;
+    order.resize(hits.size());
+    for (uint32 i = 0; i < order.size(); i++) order[i] = i;
+    const auto less = [this](uint32 a, uint32 b) { return is_less(a, b); };
+    std::make_heap(order.begin(), order.end(), less);
+  }
+  const Hit *next() {
+    if (given == hits.size()) return nullptr;
+    given++;
+    if (!is_ranked) return &hits[given - 1];
+    const auto end = order.end() - static_cast<ptrdiff_t>(given - 1);
+    std::pop_heap(order.begin(), end, [this](uint32 a, uint32 b) { return is_less(a, b); });
+    return &hits[*(end - 1)];
+  }
+};
+
+static float relevance_of_row(FT_INFO *info) {
+  const auto *const result = reinterpret_cast<Fulltext_result *>(info);
+  const tp_bytes row = result->owner->clustered_key_of_row();
+  const Hit *const hit = find_hit(result->hits, row.data, row.len);
+  return hit ? hit->rank : 0;
+}
+
+static float find_relevance(FT_INFO *info, uchar *, uint) { return relevance_of_row(info); }
+static void close_search(FT_INFO *info) { delete reinterpret_cast<Fulltext_result *>(info); }
+
+static _ft_vft result_functions = {nullptr, find_relevance, close_search, relevance_of_row,
+    nullptr};
+static _ft_vft_ext result_functions_ext = {
+    []() -> uint { return 1; },
+    []() -> ulonglong { return 0; },
+    [](FT_INFO_EXT *) -> ulonglong { return 0; },
+    [](FT_INFO_EXT *info) -> ulonglong {
+      return reinterpret_cast<Fulltext_result *>(info)->hits.size();
+    }};
+
+} // namespace tidepool
+
+/* Rows whose words a query is expanded by: the server's default of ft_query_expansion_limit, which
+   plugins can't read. */
+constexpr uint EXPANDING_ROWS = 20;
+
+/* ---- the words of rows */
+
+static int parser_failed() {
+  const std::string text = "a parser plugin of a FULLTEXT index has failed";
+  tp_set_last_error(text.data(), text.size());
+  return TP_OTHER;
+}
+
+bool ha_tidepool::parse_words(uint tree, const uchar *record, Row_words *to) {
+  return to->parse(*trees()[tree].fulltext(), record);
+}
+
+static size_t put_key(uchar *to, tp_bytes word, const uchar *pk, size_t pk_len) {
+  memcpy(to, word.data, word.len);
+  memcpy(to + word.len, pk, pk_len);
+  return word.len + pk_len;
+}
+
+bool ha_tidepool::for_each_word(uint tree, const uchar *record,
+                                const std::function<void(tp_bytes, tp_bytes)> &take) {
+  if (!parse_words(tree, record, &words)) return false;
+  uchar value[Fulltext_index::VALUE_MAX];
+  for (size_t i = 0; i < words.size(); i++) {
+    const size_t key_len = put_key(new_key.get(), words.key(i), clustered.get(), clustered_len);
+    take({new_key.get(), key_len}, {value, words.put_value(i, value)});
+  }
+  return true;
+}
+
+int ha_tidepool::insert_words(uint tree, const uchar *record) {
+  if (!parse_words(tree, record, &words)) return fail(parser_failed());
+  uchar value[Fulltext_index::VALUE_MAX];
+  for (size_t i = 0; i < words.size(); i++) {
+    const size_t key_len = put_key(new_key.get(), words.key(i), clustered.get(), clustered_len);
+    const size_t value_len = words.put_value(i, value);
+    const int result = tp_insert(session->transaction, shared->table, tree,
+                                 {new_key.get(), key_len}, {value, value_len}, TP_LOCK_SHARED);
+    if (unlikely(result != TP_OK)) return fail(result == TP_DUPLICATE ? TP_CORRUPT : result);
+  }
+  return 0;
+}
+
+int ha_tidepool::load_words(uint tree, const uchar *record) {
+  if (!parse_words(tree, record, &words)) return fail(parser_failed());
+  uchar value[Fulltext_index::VALUE_MAX];
+  for (size_t i = 0; i < words.size(); i++) {
+    const size_t key_len = put_key(new_key.get(), words.key(i), clustered.get(), clustered_len);
+    const size_t value_len = words.put_value(i, value);
+    const tp_bytes key{new_key.get(), key_len}, bytes{value, value_len};
+    if (int result = tp_load_add(load, tree, key, bytes)) return fail(result);
+  }
+  return 0;
+}
+
+int ha_tidepool::delete_words(uint tree, const uchar *record) {
+  if (!parse_words(tree, record, &words)) return parser_failed();
+  for (size_t i = 0; i < words.size(); i++) {
+    const size_t len = put_key(old_key.get(), words.key(i), clustered.get(), clustered_len);
+    const int result = tp_delete(session->transaction, shared->table, tree, {old_key.get(), len});
+    if (unlikely(result != TP_OK)) return result;
+  }
+  return TP_OK;
+}
+
+/* Both are sorted: words of one alone go and come, those of both change where their values do. */
+int ha_tidepool::update_words(uint tree, const uchar *old_record, tp_bytes old_pk,
+    const uchar *new_record) {
+  if (!parse_words(tree, old_record, &old_words) || !parse_words(tree, new_record, &words))
+    return fail(parser_failed());
+  const bool moved =
+      old_pk.len != clustered_len || memcmp(old_pk.data, clustered.get(), clustered_len) != 0;
+  uchar value[Fulltext_index::VALUE_MAX], old_value[Fulltext_index::VALUE_MAX];
+  size_t old = 0, now = 0;
+  while (old < old_words.size() || now < words.size()) {
+    int order = 0;
+    if (old == old_words.size()) {
+      order = 1;
+    } else if (now == words.size()) {
+      order = -1;
+    } else {
+      const tp_bytes a = old_words.key(old), b = words.key(now);
+      order = memcmp(a.data, b.data, MY_MIN(a.len, b.len));
+      if (order == 0) order = a.len < b.len ? -1 : a.len > b.len;
+    }
+    int result = TP_OK;
+    if (order < 0 || (order == 0 && moved)) {
+      const size_t len = put_key(old_key.get(), old_words.key(old), old_pk.data, old_pk.len);
+      result = tp_delete(session->transaction, shared->table, tree, {old_key.get(), len});
+    }
+    if (result == TP_OK && order >= 0) {
+      const size_t key_len = put_key(new_key.get(), words.key(now), clustered.get(), clustered_len);
+      const tp_bytes key{new_key.get(), key_len}, bytes{value, words.put_value(now, value)};
+      if (order > 0 || moved) {
+        result = tp_insert(session->transaction, shared->table, tree, key, bytes, TP_LOCK_SHARED);
+      } else if (bytes.len != old_words.put_value(old, old_value) ||
+                 memcmp(value, old_value, bytes.len) != 0) {
+        result = tp_update(session->transaction, shared->table, tree, key, bytes);
+      }
+    }
+    if (unlikely(result != TP_OK)) return fail(result == TP_DUPLICATE ? TP_CORRUPT : result);
+    old += order <= 0;
+    now += order >= 0;
+  }
+  return 0;
+}
+
+/* ---- MATCH */
+
+/* Texts of rows that the search has found are read into a record that only it has. */
+int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
+    Fulltext_result *result) {
+  const Fulltext_index &index = *trees()[tree_searched].fulltext();
+  if (const char *problem = parse_query(index, query, flags & FT_BOOL, &result->query)) {
+    my_printf_error(ER_PARSE_ERROR, "Tidepool: the query of MATCH can't be searched for: %s",
+        MYF(0), problem);
+    return HA_ERR_GENERIC;
+  }
+  std::vector<uchar> columns(table_share->fields, 0);
+  for (const Column &column : index.columns()) columns[column.fieldnr] = 1;
+  const uint last = row_layout().last_needed(columns.data());
+  const bool from_key = row_layout().key_needed(columns.data());
+  const auto record = std::make_unique<uchar[]>(table_share->reclength);
+  memcpy(record.get(), table_share->default_values, table_share->reclength);
+  std::string text;
+  const auto read = [&](tp_bytes pk, const std::function<bool()> &use) -> int {
+    tp_entry row;
+    const tp_read_request request{0, pk, TP_READ_WHOLE};
+    const int found = tp_read(reader, session->transaction, &request, &row);
+    if (found != TP_OK) return found == TP_END ? TP_OK : found;
+    if ((last && !row_layout().decode(record.get(), row.value, row.value_len, columns.data(),
+        last)) ||
+        (from_key && !trees()[0].decode_clustered(record.get(), pk.data, pk.len, columns.data())))
+      return TP_CORRUPT;
+    return use() ? TP_OK : parser_failed();
+  };
+  const auto read_words = [&](tp_bytes pk, Row_words *to) {
+    return read(pk, [&] { return to->parse(index, record.get()); });
+  };
+  const Fulltext_search::Source source{shared->table, reader, session->transaction, tree_searched};
+  Fulltext_search search(source, index, ha_thd(), read_words);
+  if (int found = search.run(result->query, &result->arena, &result->hits)) return fail(found);
+  if (!(flags & FT_EXPAND) || (flags & FT_BOOL)) return 0;
+
+  /* The words of the rows that match best are searched for, too. */
+  result->is_ranked = true;
+  result->rewind();
+  for (uint i = 0; i < EXPANDING_ROWS; i++) {
+    const Hit *const hit = result->next();
+    if (!hit) break;
+    uchar room[8];
+    const auto add = [&] {
+      for (const Column &column : index.columns()) {
+        size_t len;
+        if (column.is_null(record.get())) continue;
+        const uchar *const from = column.text(record.get(), &len);
+        if (!add_words(index, from, len, &result->query)) return false;
+      }
+      return true;
+    };
+    if (int found = read(clustered_key_of(*hit, room), add)) return fail(found);
+  }
+  result->hits.clear();
+  return fail(search.run(result->query, &result->arena, &result->hits));
+}
+
+FT_INFO *ha_tidepool::ft_init_ext(uint flags, uint keynr, String *query) {
+  const Counted_call counted(this);
+  if (keynr >= table_share->keys || !is_fulltext(table->key_info[keynr])) {
+    my_error(ER_FT_MATCHING_KEY_NOT_FOUND, MYF(0));
+    return nullptr;
+  }
+  if (int error = is_ready() ? 0 : ready_slowly()) {
+    print_error(error, MYF(0));
+    return nullptr;
+  }
+  auto result = std::make_unique<Fulltext_result>();
+  result->please = &result_functions;
+  result->could_you = &result_functions_ext;
+  result->owner = this;
+  result->tree = shared->layouts.tree_of(keynr);
+  const bool locks_entries = row_lock != TP_LOCK_NONE && session->isolation == TP_SERIALIZABLE;
+  if (!locks_entries) tp_reader_set_lock(reader, TP_LOCK_NONE, TP_WAIT);
+  tp_reader_set_prefixes(reader, 0);
+  const int error = run_search(result->tree, flags, *query, result.get());
+  tp_reader_set_prefixes(reader, prefixes);
+  set_row_lock(row_lock, skip_locked);
+  if (error) {
+    if (!ha_thd()->is_error()) print_error(error, MYF(0));
+    return nullptr;
+  }
+  result->is_ranked = flags & FT_SORTED;
+  result->rewind();
+  return reinterpret_cast<FT_INFO *>(result.release());
+}
+
+int ha_tidepool::ft_init() {
+  /* Rows are read by their clustered keys. */
+  tree = 0;
+  at_point = after_search = ends_with_search = peeked = false;
+  entry = tp_entry{};
+  plan_known = false;
+  if (ft_handler) reinterpret_cast<Fulltext_result *>(ft_handler)->rewind();
+  return 0;
+}
+
+int ha_tidepool::ft_read(uchar *buf) {
+  const Counted_call counted(this);
+  auto *const result = reinterpret_cast<Fulltext_result *>(ft_handler);
+  if (!result) return HA_ERR_END_OF_FILE;
+  const bool may_be_newer = row_lock != TP_LOCK_NONE && session &&
+      session->isolation <= TP_READ_COMMITTED;
+  while (const Hit *hit = result->next()) {
+    uchar room[8];
+    const tp_bytes pk = clustered_key_of(*hit, room);
+    const int error = read_found(buf, pk.data, pk.len);
+    if (error == HA_ERR_KEY_NOT_FOUND) {
+      /* Deleted since, or, in a snapshot, damage. */
+      if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) continue;
+      sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE",
+                      shared->name.c_str(),
+                      table->key_info[shared->layouts.key_of(result->tree)].name.str);
+      return HA_ERR_CRASHED;
+    }
+    if (error || likely(!may_be_newer)) return error;
+    old_words.keep_all(true);
+    const bool parsed =
+        parse_words(result->tree, buf, &words) && parse_words(result->tree, buf, &old_words);
+    old_words.keep_all(false);
+    if (!parsed) return fail(parser_failed());
+    if (matches(result->query, {old_words, words})) return 0;
+    unlock_row();
+  }
+  return HA_ERR_END_OF_FILE;
+}
