@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`environment`] | where `scripts/deps` put the server, and where the plugin is |
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
+//! | [`keys`] | a server with a key management plugin |
 //! | [`sql`] | what many tests ask of a connection |
 //! | [`definitions`] | statements that change definitions, each with a kill or a power cut behind it |
 //! | [`power_cut`] | a server on a device that can lose its power |
@@ -31,6 +32,7 @@ pub mod differential;
 pub mod environment;
 pub mod fulltext;
 pub mod isolation;
+pub mod keys;
 pub mod nightly;
 pub mod power_cut;
 pub mod server;

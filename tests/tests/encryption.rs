@@ -2,14 +2,13 @@
 //! of tables and variables, missing keys, newer versions of a key, backups.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::environment::Environment;
+use tidepool_tests::keys::{key_file, plugin_dir, with_keys};
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
 
@@ -18,47 +17,6 @@ const ILLEGAL_CREATE_OPTION: u16 = 1478;
 const GET_ERRMSG: u16 = 1296;
 /// "Got error 192 'Table encrypted but decryption failed…' from storage engine".
 const GET_ERRNO: u16 = 1030;
-
-/// A directory with the engine's plugin and the server's key management plugins; it goes with this.
-struct PluginDir(PathBuf);
-
-impl Drop for PluginDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn plugin_dir(name: &str) -> PluginDir {
-    let environment = Environment::get();
-    let dir = environment.test_dir().join(format!("{name}-plugins-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).expect("a directory can be made");
-    let stock = environment.path("STOCK_PLUGIN_DIR");
-    let ours = environment.plugin_dir().join("ha_tidepool.so");
-    let keys = ["file_key_management.so", "debug_key_management.so"].map(|file| stock.join(file));
-    for file in [&ours].into_iter().chain(&keys) {
-        symlink(file, dir.join(file.file_name().expect("a name"))).expect("a link can be made");
-    }
-    PluginDir(dir)
-}
-
-fn key_file(dir: &Path, ids: &[u32]) -> PathBuf {
-    let key = |id: &u32| format!("{id};{:064x}\n", u64::from(*id) * 0x1234_5678_9abc_def1);
-    let file = dir.join("keys.txt");
-    fs::write(&file, ids.iter().map(key).collect::<String>()).expect("a file can be written");
-    file
-}
-
-fn with_keys(name: &str, ids: &[u32]) -> (Options, PluginDir) {
-    let dir = plugin_dir(name);
-    let keys = key_file(&dir.0, ids);
-    let options = Options::new(name)
-        .arg(format!("--plugin-dir={}", dir.0.display()))
-        .arg("--plugin-load-add=file_key_management.so")
-        .arg(format!("--file-key-management-filename={}", keys.display()))
-        .arg("--tidepool-encryption-rotation-iops=100000");
-    (options, dir)
-}
 
 /// The files below a directory that have the secret's bytes.
 fn leaks(dir: &Path) -> Vec<String> {

@@ -13,6 +13,7 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 use serde_json::Value;
 use tidepool::internals::node::Node;
+use tidepool_tests::keys::with_keys;
 use tidepool_tests::server::{Options, Server};
 
 const ROWS: u32 = 10_000;
@@ -436,4 +437,60 @@ fn every_row_outside_of_damaged_pages_comes_back() {
     .unwrap();
     let query = "SELECT COUNT(*) FROM (SELECT * FROM `the truth`.text_key EXCEPT ALL SELECT * FROM saved.text_key) d";
     assert_eq!(conn.query_first::<u64, _>(query).unwrap(), Some(0));
+}
+
+/// Encrypted pages need the file of keys; without it, what is not encrypted is checked and saved.
+#[test]
+fn a_file_of_keys_opens_encrypted_tables() {
+    let (options, keys) = with_keys("salvage_keys", &[1]);
+    let options = options.arg("--tidepool-encrypt-log=ON");
+    let mut server = Server::start(options);
+    let mut conn = server.connect();
+    for statement in [
+        "CREATE DATABASE `the truth`",
+        "USE `the truth`",
+        "CREATE TABLE secret (id INT PRIMARY KEY, v VARCHAR(40)) ENCRYPTED=YES",
+        "INSERT INTO secret SELECT seq, MD5(seq) FROM seq_1_to_3000",
+        "CREATE TABLE open (id INT PRIMARY KEY, v VARCHAR(40))",
+        "INSERT INTO open SELECT * FROM secret",
+    ] {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{error}: {statement}"));
+    }
+    drop(conn);
+    server.stop();
+    let dir = copy(&server, "copy");
+    let key_file = format!("--key-file={}", keys.0.join("keys.txt").display());
+
+    let without = json(&tidepool(&["check", "--format=json"], &[&dir]));
+    let encrypted = |report: &Value| {
+        let files = report["files"].as_array().unwrap().iter();
+        files.map(|file| file["encrypted_pages"].as_u64().unwrap_or(0)).sum::<u64>()
+    };
+    assert!(encrypted(&without) > 0, "{without}");
+    let with = tidepool(&["check", "--format=json", &key_file], &[&dir]);
+    assert!(with.status.success(), "{}", text(&with.stderr));
+    let with = json(&with);
+    assert_eq!((encrypted(&with), &with["damaged"]), (0, &Value::Bool(false)), "{with}");
+
+    let out = server.dir().join("saved");
+    let to = format!("--to={}", out.display());
+    let saved = tidepool(&["salvage", &to, &key_file], &[&dir]);
+    assert!(saved.status.success(), "{}{}", text(&saved.stdout), text(&saved.stderr));
+    let saved = |table: &str| {
+        fs::read_to_string(out.join("the@0020truth").join(format!("{table}.sql"))).unwrap()
+    };
+    // The rows of both tables are the same.
+    let rows = |sql: &str| sql[sql.find("INSERT").unwrap()..].replace("`open`", "`secret`");
+    let (secret, open) = (saved("secret"), saved("open"));
+    assert!(secret.contains("c4ca4238a0b923820dcc509a6f75849b"), "MD5 of the first id");
+    assert!(rows(&secret) == rows(&open), "rows of the encrypted table are missing");
+
+    // A file that is none, and keys that are not the right ones.
+    fs::write(keys.0.join("keys.txt"), "1;abc\n").unwrap();
+    let refused = tidepool(&["check", &key_file], &[&dir]);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("line 1 is no key"), "{}", text(&refused.stderr));
+    fs::write(keys.0.join("keys.txt"), format!("1;{}\n", "5a".repeat(32))).unwrap();
+    let wrong = tidepool(&["check", &key_file], &[&dir]);
+    assert!(!wrong.status.success(), "{}", text(&wrong.stdout));
 }
