@@ -14,13 +14,14 @@
 //! `kill`, `commit`, `rollback`.
 
 use goldenscript::{Command, Runner};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use tidepool::explain::LockReport;
 use tidepool::storage::SimStorage;
 use tidepool::{
     Cursor, Db, Error, IndexDef, Interrupt, Isolation, LockMode, LockWait, Options, ReadRequest,
@@ -162,7 +163,7 @@ impl Sessions {
                 return Ok((answer, went_on));
             }
             let (db, _) = self.db.as_ref().ok_or("reset comes first")?;
-            let counted = db.status().get("row_lock_current_waits").unwrap_or(0);
+            let counted = blocked_requests(db);
             if counted != waiting {
                 quiet_since = Instant::now();
             }
@@ -190,6 +191,16 @@ impl Sessions {
         lines.insert(0, format!("{what} → {}", answer.map_or("waits".into(), show)));
         Ok(lines.join("\n"))
     }
+}
+
+/// Lock requests that a live transaction blocks. Those whose blockers have all ended go on, as soon
+/// as their threads run: on a busy machine that takes a while.
+fn blocked_requests(db: &Db) -> u64 {
+    let live: BTreeSet<u64> = db.transactions().iter().map(|one| one.id).collect();
+    let is_blocked = |lock: &&LockReport| {
+        !lock.granted && lock.blocking.iter().any(|blocker| live.contains(blocker))
+    };
+    db.locks().locks.iter().filter(is_blocked).count() as u64
 }
 
 fn show(answer: Answer) -> String {
