@@ -150,7 +150,7 @@ fn check_load(chosen: &[&'static Experiment], load: Load) -> Result<()> {
         if !chosen.iter().any(|one| takes(one)) {
             let with = experiment::ALL.iter().filter(|one| takes(one)).map(|one| one.name);
             return Err(Error::Usage(format!(
-                "{option}: {} sets that itself; {} can be given it",
+                "{option}: {} has its own; {} can be given it",
                 names(without),
                 names(with.collect())
             )));
@@ -346,7 +346,7 @@ mod tests {
         let threads = Load { threads: Some(32), ..Load::default() };
         check_load(&named(&["swap", "traces"]), threads).unwrap();
         let error = check_load(&named(&["traces", "sideload"]), threads).unwrap_err().to_string();
-        assert!(error.contains("--threads 32: sideload, traces has"), "{error}");
+        assert!(error.contains("--threads 32: sideload, traces has its own"), "{error}");
         assert!(error.contains("swap, pressure, "), "{error}");
         let all = Load { seconds: Some(60), warehouses: Some(4), ..threads };
         assert!(check_load(&named(&["pressure", "swap"]), all).is_err(), "no warehouses in these");

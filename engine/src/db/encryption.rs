@@ -13,7 +13,7 @@
 //! # Locking order
 //! `work` is held for a step, and comes before the catalog and the pool.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -216,8 +216,8 @@ impl Inner {
         self.env.check_writable()?;
         let mut work = self.rotation.work.lock();
         let candidates = self.candidates();
-        let is_there = |space: &u32| candidates.iter().any(|file| file.space == *space);
-        work.files.retain(|space, _| is_there(space));
+        let spaces: HashSet<u32> = candidates.iter().map(|file| file.space).collect();
+        work.files.retain(|space, _| spaces.contains(space));
         let mut budget = Budget { images: iops as usize, looks: LOOKS_A_STEP };
         for file in &candidates {
             if budget.images == 0 || budget.looks == 0 {

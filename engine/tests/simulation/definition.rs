@@ -164,6 +164,7 @@ impl World {
         let is_busy = self.is_used_by_prepared(no) || self.is_used_by_session(no);
         if self.unless_busy(dropped, &name, is_busy)?.is_some() {
             self.handles.remove(&no);
+            self.note_vacated(name, no);
             self.defined(after)?;
         }
         Ok(())
@@ -189,7 +190,14 @@ impl World {
         let renamed = self.db.rename_table(&name, &to);
         // A rename is no concern of a session's transaction.
         if self.unless_busy(renamed, &name, self.is_used_by_prepared(no))?.is_some() {
-            self.note_definition(no);
+            self.note_vacated(name, no);
+            // Older snapshots would take the name for another table's.
+            if let Some((since, earlier)) = self.vacated.get(&to)
+                && *earlier != no
+            {
+                let defined = self.defined.entry(no).or_default();
+                *defined = (*defined).max(*since);
+            }
             self.defined(after)?;
         }
         Ok(())
@@ -312,6 +320,11 @@ impl World {
     pub fn note_definition(&mut self, no: TableNo) {
         self.commits += 1;
         self.defined.insert(no, self.commits);
+    }
+
+    fn note_vacated(&mut self, name: String, no: TableNo) {
+        self.commits += 1;
+        self.vacated.insert(name, (self.commits, no));
     }
 
     pub fn defined(&mut self, after: Model) -> Step {

@@ -41,6 +41,7 @@ impl World {
             commits: 0,
             defined: BTreeMap::new(),
             changed: BTreeMap::new(),
+            vacated: BTreeMap::new(),
         }
     }
 
@@ -84,6 +85,7 @@ impl World {
         self.backup = None;
         self.handles.clear();
         self.changed.clear();
+        self.vacated.clear();
         self.detached.clear();
         if !self.sim.is_down() && self.random.random_ratio(1, 8) {
             let closed = self.db.close();

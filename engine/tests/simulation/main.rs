@@ -108,6 +108,8 @@ struct World {
     commits: u64,
     changed: BTreeMap<(TableNo, Vec<u8>), u64>,
     defined: BTreeMap<TableNo, u64>,
+    /// When a table last left a name in this life, and which one.
+    vacated: BTreeMap<String, (u64, TableNo)>,
 }
 
 fn options(page_size: usize, size_mib: u64) -> Options {
