@@ -11,7 +11,8 @@ fn main() -> Result<()> {
 
     let add = |name: &[u8]| {
         db.write(|trx| {
-            // The lock makes the others wait. Without it they would run again more often.
+            // The lock makes the others wait. Without it they would run again more often. Where
+            // there is no value yet, one of two that insert it runs again.
             let old = trx.get_for_update(&counters, name)?.unwrap_or(vec![0; 8]);
             let old = u64::from_le_bytes(old.try_into().expect("a counter has eight bytes"));
             trx.put(&counters, name, &(old + 1).to_le_bytes())

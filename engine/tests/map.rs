@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tidepool::storage::SimStorage;
-use tidepool::{Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef};
+use tidepool::{
+    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef,
+    TransactionOptions,
+};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
@@ -161,10 +165,15 @@ fn a_transaction_that_meets_a_conflict_runs_again_and_counts_every_addition() {
     let db = Db::open(dir.path(), options).unwrap();
     let table = db.open_or_create_table("counters", &TableDef::map()).unwrap();
     let runs = AtomicU32::new(0);
-    let add = || {
+    let add = |n: u64| {
         db.write(|trx| {
             runs.fetch_add(1, Ordering::Relaxed);
-            let old = trx.get(&table, b"n")?.map_or(0, |old| {
+            // The first additions find no value.
+            let old = match n % 2 {
+                0 => trx.get(&table, b"n")?,
+                _ => trx.get_for_update(&table, b"n")?,
+            };
+            let old = old.map_or(0, |old| {
                 u64::from_le_bytes(old.try_into().expect("a counter has eight bytes"))
             });
             trx.put(&table, b"n", &(old + 1).to_le_bytes())
@@ -173,12 +182,32 @@ fn a_transaction_that_meets_a_conflict_runs_again_and_counts_every_addition() {
     };
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| (0..ADDITIONS).for_each(|_| add()));
+            scope.spawn(|| (0..ADDITIONS).for_each(add));
         }
     });
     let counted = db.read(|trx| trx.get(&table, b"n")).unwrap().unwrap();
     assert_eq!(counted, (THREADS * ADDITIONS).to_le_bytes());
     assert!(runs.into_inner() >= (THREADS * ADDITIONS) as u32);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_value_that_another_transaction_inserts_is_not_overwritten_unseen() {
+    let (db, table) = open();
+    let mut trx = db.begin(TransactionOptions::default());
+    assert_eq!(trx.get_for_update(&table, b"n"), Ok(None));
+    db.write(|other| other.put(&table, b"n", b"1")).unwrap();
+    assert_eq!(trx.put(&table, b"n", b"1"), Err(Error::RecordChanged));
+    trx.rollback().unwrap();
+    // One that is there is locked.
+    assert_eq!(trx.get_for_update(&table, b"n").unwrap().as_deref(), Some(&b"1"[..]));
+    let mut other = db.begin(TransactionOptions::default());
+    other.set_lock_wait_timeout(Duration::from_millis(10));
+    assert_eq!(other.put(&table, b"n", b"2"), Err(Error::LockWaitTimeout));
+    other.rollback().unwrap();
+    trx.put(&table, b"n", b"3").unwrap();
+    trx.commit().unwrap();
+    drop((trx, other));
     db.close().unwrap();
 }
 

@@ -77,12 +77,25 @@ impl Transaction {
         Ok(found.then_some(value))
     }
 
-    /// The same, and locks the key until the transaction ends, whether or not it has a value: no
-    /// other transaction changes it meanwhile.
+    /// The same for a value that the transaction will change: no other one changes it meanwhile. A
+    /// value that is there is locked. Where there is none, another transaction may insert one; then
+    /// a write of the key fails with [`Error::RecordChanged`], after which [`Db::write`] runs the
+    /// transaction again. (At READ COMMITTED and below nothing guards a key without a value.)
     ///
     /// # Errors
     /// As [`Transaction::read`].
     pub fn get_for_update(&mut self, table: &Arc<Table>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let found = self.get_locked(table, key)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        // There is no lock on what is not there. With a snapshot from before the second look, the
+        // write finds out if there is a value by then.
+        self.ensure_view();
+        self.get_locked(table, key)
+    }
+
+    fn get_locked(&mut self, table: &Arc<Table>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         let request = ReadRequest::new(key, &mut value);
         let request = request.locked(LockMode::Exclusive, LockWait::Wait);

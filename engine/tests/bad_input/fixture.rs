@@ -51,9 +51,10 @@ pub fn file_of_a(dir: &Path) -> PathBuf {
 pub fn only_a_fails(dir: &Path, message: &str) {
     let db = Db::open(dir, options()).unwrap();
     let error = db.open_table("a").and_then(|a| count(&db, &a)).unwrap_err().to_string();
-    // Checksums in the text differ from run to run.
+    // Checksums in the text differ from run to run, and so does the length of an image by a byte or
+    // two: a page has LSNs.
     let (said, sum) = error.split_once("its checksum is").unwrap_or((&error, ""));
-    assert_eq!(said, message);
+    assert_eq!(without_lengths(said), without_lengths(message));
     assert!(sum.is_empty() || sum.contains("but its bytes give"), "{error}");
     let b = db.open_table("b").unwrap();
     assert_eq!(count(&db, &b).unwrap(), 1000);
@@ -64,6 +65,13 @@ pub fn only_a_fails(dir: &Path, message: &str) {
     let db = Db::open(dir, options()).unwrap();
     assert_eq!(db.table_names().unwrap(), ["b"]);
     assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1001);
+}
+
+/// The text with … for the number of bytes of an image.
+fn without_lengths(text: &str) -> String {
+    let Some((before, after)) = text.split_once(" bytes at offset") else { return text.into() };
+    let before = before.trim_end_matches(|c: char| c.is_ascii_digit());
+    format!("{before}… bytes at offset{after}")
 }
 
 pub fn fill_more(db: &Db, table: &Arc<Table>) {
