@@ -136,7 +136,8 @@ constexpr size_t CODE_LENGTH = 2;
 /* What is no character sorts after all that are. */
 constexpr uint NOT_A_CHARACTER = 0xFF00;
 
-/* Whether strnncoll distinguishes characters that strnxfrm does not. Of all collations these alone are so (tests/tests/collations.rs). */
+/* Whether strnncoll distinguishes characters that strnxfrm does not. Of all collations these alone
+   are so (tests/tests/collations.rs). */
 bool compares_by_code(CHARSET_INFO *cs) { return !strcmp(cs->cs_name.str, "big5"); }
 
 /* The characters as strnncoll compares them: single bytes by sort_order, the others by their code. Gives the length. */

@@ -14,10 +14,11 @@ void drop_database(handlerton *hton, char *path);
 int check_version(handlerton *hton, const char *path, const LEX_CUSTRING *version, ulonglong before);
 /* At start: what a server that ended without order left behind. */
 void drop_temporary_tables();
-/* When the server has cleared up after a crash: writes files that a power cut took, and reports copies by ALTER TABLE that are
-   still there. */
+/* When the server has cleared up after a crash: writes files that a power cut took, and reports
+   copies by ALTER TABLE that are still there. */
 int after_ddl_recovery();
-/* A table that no statement can name any more, at once or when the transactions that have used it are over. */
+/* Drops a table that no statement can name any more, at once or when the transactions that have
+   used it are over. */
 void drop_ownerless(const std::string &name, THD *thd);
 /* After the end of a transaction that may have kept some. */
 void drop_ownerless_tables();

@@ -391,8 +391,9 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, std::st
     renamed.push_back(std::move(copy));
   }
   if ((is_users && !own.empty()) || has_note) stored[from] = renamed;
-  /* A statement that changes a parent's rows must always find its child known, for it does not wait for a name that it doesn't know:
-     what ALTER TABLE renames aside stays here, under its name, until what takes its place is there. */
+  /* A statement that changes a parent's rows must always find its child known, for it does not wait
+     for a name that it doesn't know. So what ALTER TABLE renames aside stays here, under its name,
+     until what takes its place is there. */
   const bool goes_aside = !is_intermediate(from) && is_intermediate(to);
   if (!own.empty() || has_note || aside.count(to)) {
     if (!goes_aside) taken[from] = {};

@@ -52,8 +52,9 @@ struct Constraint {
   /* Of the copy that ALTER TABLE fills: the rows satisfied it before. Not stored. */
   bool is_copied = false;
 
-  /* No constraint, but a note in a copy that will have another name than the table that ALTER TABLE copies, `parent`. When the copy takes
-     that name, even after a crash, when no session knows of the statement any more, it takes over what is said of the table. */
+  /* No constraint, but a note in a copy that will have another name than `parent`, the table that
+     ALTER TABLE copies. When the copy takes that name, the constraints of the table become its own,
+     even after a crash, when no session knows of the statement any more. */
   static std::shared_ptr<const Constraint> note_of_copy(const std::string &copy, const std::string &of);
   bool is_note() const { return columns.empty(); }
 

@@ -143,7 +143,8 @@ int ha_tidepool::check_parent(Foreign_checks::Side &side, const uchar *record) {
     return unusable(thd, session, key, problem, HA_ERR_NO_REFERENCED_ROW);
   }
   if (!side.index->encode(record, table)) return 0;
-  /* While ALTER TABLE checks the rows that it copies, no session writes the parent: a million locks would say no more. */
+  /* While ALTER TABLE checks the rows that it copies, no session writes the parent: a million locks
+     would say no more. */
   const int lock = thd_sql_command(thd) == SQLCOM_ALTER_TABLE ? TP_LOCK_NONE : TP_LOCK_SHARED;
   const Referential_scope scope(session);
   const int result = side.index->find(session->transaction, lock, wait_mode(thd));

@@ -128,7 +128,8 @@ int examine(const Candidate &candidate, const std::string &user_name, const Layo
   const bool sets_null = key->on_delete == Constraint::SET_NULL || key->on_update == Constraint::SET_NULL;
   for (uint16 column : columns)
     if (sets_null && !form->field[column]->real_maybe_null())
-      return candidate.refuse("column " + text_of(form->s->field[column]->field_name) + " is NOT NULL, and SET NULL would set it to NULL");
+      return candidate.refuse("column " + text_of(form->s->field[column]->field_name) +
+                              " is NOT NULL, and SET NULL would set it to NULL");
   if (int error = check_computed_columns(candidate, columns, *key)) return error;
   if (tree_of_columns(layouts, columns) < 0) return candidate.refuse("the table has no index in which its columns are the first");
 

@@ -205,6 +205,8 @@ private:
   bool for_each_word(uint tree, const uchar *record, const Entry_taker &take);
   int run_search(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
   int read_found(uchar *buf, const uchar *pk, size_t pk_len);
+  /* The row of a clustered key that is no longer than one can be. */
+  int read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len);
   /* The filling of the copy that ALTER TABLE makes. */
   bool can_be_loaded() const;
   void begin_load();

@@ -518,14 +518,7 @@ int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   const size_t fixed = trees()[0].fixed_length();
   const size_t len = fixed ? fixed : uint2korr(pos + ref_length - 2);
   if (!fixed && len > ref_length - 2) return HA_ERR_KEY_NOT_FOUND;
-  clustered_len = len;
-  memcpy(clustered.get(), pos, clustered_len);
-  tp_entry row;
-  const int result = read_row(row_part(), &row);
-  row_read = result == TP_OK;
-  if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
-  if (unlikely(result != TP_OK)) return fail(result);
-  return decode_row(buf, {row.value, row.value_len}, row.is_cut);
+  return read_by_clustered(buf, pos, len);
 }
 
 /* A row that a search has found, by its clustered key. */
@@ -533,6 +526,10 @@ int ha_tidepool::read_found(uchar *buf, const uchar *pk, size_t pk_len) {
   if (int error = ready()) return error;
   if (pk_len > trees()[0].key_max()) return HA_ERR_CRASHED;
   peeked = false;
+  return read_by_clustered(buf, pk, pk_len);
+}
+
+int ha_tidepool::read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len) {
   memcpy(clustered.get(), pk, pk_len);
   clustered_len = pk_len;
   tp_entry row;

@@ -47,8 +47,9 @@ static bool locks_rows(THD *thd) {
   return false;
 }
 
-/* A separate transaction, whatever autocommit says, that reads tables as a whole. What copies a table has its metadata lock before
-   it reads the first row, so no session writes there, and the snapshot has all there is. */
+/* A separate transaction, whatever autocommit says, that reads tables as a whole. A statement that
+   copies a table has its metadata lock before it reads the first row, so no session writes there,
+   and the snapshot has all there is. */
 static bool is_scan_alone(int command) {
   switch (command) {
   case SQLCOM_ALTER_TABLE:

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use tidepool::{Backup, Db, Error, UNFINISHED_MARK, make_marked_dir};
 
 use crate::boundary::{TP_OK, bytes, guard};
+use crate::database::is_intermediate;
 
 /// Where the engine's files go.
 const ENGINE_DIR: &str = "tidepool";
@@ -116,9 +117,8 @@ impl ServerBackup {
         let mut databases: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for name in self.db.table_names()? {
             let Some((database, table)) = name.split_once('/') else { continue };
-            // The copy that an ALTER is making has a name of this kind. It is no table yet, and
-            // will not be one in the backup.
-            if table.starts_with("#sql") {
+            // It is no table yet, and will not be one in the backup.
+            if is_intermediate(&name) {
                 continue;
             }
             // A partition is a table of the engine's.

@@ -758,11 +758,16 @@ pub unsafe extern "C" fn tp_change_tables(db: *const Db, change: *const CatalogC
     })
 }
 
+/// Whether a table has a name that the server gives to what a statement works on: the copy that an
+/// ALTER makes, say.
+pub(crate) fn is_intermediate(name: &str) -> bool {
+    name.rsplit('/').next().unwrap_or(name).starts_with("#sql")
+}
+
 /// Whether the table of this name is one that ALTER TABLE or a partition statement has made and
 /// filled: its rename makes it known.
 fn is_copy(name: &str) -> bool {
-    let file = name.rsplit('/').next().unwrap_or(name);
-    file.starts_with("#sql") || name.ends_with("#TMP#")
+    is_intermediate(name) || name.ends_with("#TMP#")
 }
 
 /// Whether the data directory had been closed cleanly when it was opened: 1 or 0.

@@ -29,11 +29,9 @@ pub struct Space {
     highest_resident: AtomicU32,
     page_count: AtomicU32,
     incarnation: u32,
-    /// A [`PageCompression`]; [`AS_THE_POOL`]: that of the pool.
+    /// A [`PageCompression`].
     compression: AtomicU8,
 }
-
-const AS_THE_POOL: u8 = u8::MAX;
 
 impl Space {
     pub(crate) fn new(
@@ -55,7 +53,7 @@ impl Space {
             highest_resident: AtomicU32::new(0),
             page_count: AtomicU32::new(pages),
             incarnation: NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed),
-            compression: AtomicU8::new(AS_THE_POOL),
+            compression: AtomicU8::new(PageCompression::Auto as u8),
         })
     }
 
@@ -74,15 +72,14 @@ impl Space {
         self.file.name()
     }
 
-    /// How its pages are compressed from now on; `None`: as the pool's.
-    pub fn set_compression(&self, compression: Option<PageCompression>) {
-        let number = compression.map_or(AS_THE_POOL, |compression| compression as u8);
-        self.compression.store(number, Ordering::Relaxed);
+    /// How its pages are compressed from now on; [`PageCompression::Auto`]: as the pool says.
+    pub fn set_compression(&self, compression: PageCompression) {
+        self.compression.store(compression as u8, Ordering::Relaxed);
     }
 
-    /// How its pages are compressed, where that differs from the pool's.
-    pub fn compression(&self) -> Option<PageCompression> {
-        PageCompression::ALL.get(usize::from(self.compression.load(Ordering::Relaxed))).copied()
+    /// See [`Space::set_compression`].
+    pub fn compression(&self) -> PageCompression {
+        PageCompression::ALL[usize::from(self.compression.load(Ordering::Relaxed))]
     }
 
     pub fn file(&self) -> &PackedFile {

@@ -36,6 +36,19 @@ fn leaks(dir: &Path) -> Vec<String> {
     found
 }
 
+/// A connection whose database is a new one.
+fn shop(server: &Server) -> Conn {
+    let mut conn = server.connect();
+    run(&mut conn, &["CREATE DATABASE shop", "USE shop"]);
+    conn
+}
+
+fn make_filled(conn: &mut Conn, table: &str, options: &str) {
+    let create = format!("CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(200)) {options}");
+    run(conn, &[&create]);
+    fill(conn, table);
+}
+
 fn fill(conn: &mut Conn, table: &str) {
     run(
         conn,
@@ -66,16 +79,8 @@ fn no_file_has_a_row_of_an_encrypted_table() {
         .arg("--tidepool-buffer-pool-size=8M");
     let mut server = Server::start(options.clone());
     let home = server.data_dir().join("tidepool");
-    let mut conn = server.connect();
-    run(
-        &mut conn,
-        &[
-            "CREATE DATABASE shop",
-            "USE shop",
-            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES ENCRYPTION_KEY_ID=4",
-        ],
-    );
-    fill(&mut conn, "t");
+    let mut conn = shop(&server);
+    make_filled(&mut conn, "t", "ENCRYPTED=YES ENCRYPTION_KEY_ID=4");
     assert_eq!(leaks(&home), [""; 0], "tables, undo records and the log");
 
     // The sort has more than its memory.
@@ -149,16 +154,8 @@ fn options_are_checked_kept_and_altered() {
     }
     let (options, _dir) = with_keys("encryption_options", &[1, 4]);
     let server = Server::start(options);
-    let mut conn = server.connect();
-    run(
-        &mut conn,
-        &[
-            "CREATE DATABASE shop",
-            "USE shop",
-            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES ENCRYPTION_KEY_ID=4",
-        ],
-    );
-    fill(&mut conn, "t");
+    let mut conn = shop(&server);
+    make_filled(&mut conn, "t", "ENCRYPTED=YES ENCRYPTION_KEY_ID=4");
     let key_of = |conn: &mut Conn, table: &str| {
         number(
             conn,
@@ -219,19 +216,10 @@ fn a_missing_key_costs_the_tables_that_need_it() {
     }
     let (options, dir) = with_keys("encryption_missing", &[1, 4]);
     let mut server = Server::start(options.arg("--tidepool-encrypt-log=ON"));
-    let mut conn = server.connect();
-    run(
-        &mut conn,
-        &[
-            "CREATE DATABASE shop",
-            "USE shop",
-            "CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES",
-            "CREATE TABLE b (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES ENCRYPTION_KEY_ID=4",
-            "CREATE TABLE n (id INT PRIMARY KEY, v VARCHAR(200))",
-        ],
-    );
-    for table in ["a", "b", "n"] {
-        fill(&mut conn, table);
+    let mut conn = shop(&server);
+    let tables = [("a", "ENCRYPTED=YES"), ("b", "ENCRYPTED=YES ENCRYPTION_KEY_ID=4"), ("n", "")];
+    for (table, options) in tables {
+        make_filled(&mut conn, table, options);
     }
     drop(conn);
     server.stop();
@@ -274,16 +262,8 @@ fn a_newer_version_of_a_key_reaches_every_page() {
             .arg("--plugin-load-add=debug_key_management.so")
             .arg("--tidepool-encryption-rotation-iops=100000"),
     );
-    let mut conn = server.connect();
-    run(
-        &mut conn,
-        &[
-            "CREATE DATABASE shop",
-            "USE shop",
-            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTED=YES",
-        ],
-    );
-    fill(&mut conn, "t");
+    let mut conn = shop(&server);
+    make_filled(&mut conn, "t", "ENCRYPTED=YES");
     let versions = |conn: &mut Conn| {
         let query = "SELECT MIN_KEY_VERSION, CURRENT_KEY_VERSION, KEY_ROTATION_PAGE_NUMBER IS NULL \
                      FROM information_schema.TIDEPOOL_TABLESPACES_ENCRYPTION \
@@ -315,8 +295,8 @@ fn without_keys_nothing_can_be_encrypted_and_the_rest_is_as_ever() {
         return;
     }
     let server = Server::start(Options::new("encryption_none"));
-    let mut conn = server.connect();
-    run(&mut conn, &["CREATE DATABASE shop", "USE shop", "CREATE TABLE n (id INT PRIMARY KEY)"]);
+    let mut conn = shop(&server);
+    run(&mut conn, &["CREATE TABLE n (id INT PRIMARY KEY)"]);
     let encrypted = "CREATE TABLE t (id INT PRIMARY KEY) ENCRYPTED=YES";
     assert_eq!(code_of(&mut conn, encrypted), ILLEGAL_CREATE_OPTION);
     assert_eq!(code_of(&mut conn, "SET GLOBAL tidepool_encrypt_tables = ON"), GET_ERRMSG);

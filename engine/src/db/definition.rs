@@ -30,8 +30,8 @@ use crate::versioned::VersionedTree;
 use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tidepool_pool::Space;
 use tidepool_pool::packed::RESTORE;
-use tidepool_pool::{PageCompression, Space};
 
 /// What changes in the catalog at one moment: all of it or nothing, also after a crash.
 #[derive(Debug, Clone, Copy, Default)]
@@ -472,7 +472,7 @@ impl Inner {
             return Err(Error::format(name, format!("{why}: {RESTORE}")));
         }
         let space = env.space(record.space)?;
-        set_compression(&space, &record.def);
+        space.set_compression(record.def.compression);
         match self.header_of(&space) {
             Err(error) if is_forced => {
                 tracing::error!("{error}; what can be read of the table is read all the same");
@@ -548,7 +548,7 @@ impl Inner {
         let pending = self.env.add_pending_space(ids.space);
         let create = || self.env.create_encrypted_space(ids.space, key);
         let made = pending.and_then(|()| create()).and_then(|space| {
-            set_compression(&space, def);
+            space.set_compression(def.compression);
             let trees = make_trees(&self.env, &space, ids.first_tree, def.indexes.len())?;
             pause::reach(PausePoint::TableMade);
             // Behind the catalog's commit nothing may fail.
@@ -603,10 +603,4 @@ fn make_trees(
             Ok(TreeRecord { tree, root })
         })
         .collect()
-}
-
-/// Has the pages of a table's file compressed as its definition says.
-fn set_compression(space: &Space, def: &TableDef) {
-    let compression = Some(def.compression);
-    space.set_compression(compression.filter(|value| *value != PageCompression::Auto));
 }

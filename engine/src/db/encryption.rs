@@ -15,7 +15,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +22,7 @@ use tidepool_pool::encryption::PageKey;
 use tidepool_pool::packed::{FileKey, PackedFile, Resealing};
 use tidepool_pool::{Space, StepRunner, Wakeup};
 
+use super::worker::Worker;
 use super::{Db, Inner};
 use crate::encryption::{DEFAULT_KEY_ID, EncryptTables, TableEncryption};
 use crate::error::{Error, Result};
@@ -34,7 +34,7 @@ const THREAD: &str = "tidepool-rotate";
 const STEP_EVERY: Duration = Duration::from_secs(1);
 /// And while nothing was ever encrypted.
 const IDLE_STEP_EVERY: Duration = Duration::from_secs(60);
-/// Images that are sealed anew at once: batches for the file wait meanwhile.
+/// Images that are sealed anew at once. Batches for the file wait for them.
 const IMAGES_AT_ONCE: usize = 16;
 /// Calls in a step that find nothing to write: each looks at the places of 16384 pages.
 const LOOKS_A_STEP: u32 = 64;
@@ -46,8 +46,7 @@ type Target = Option<(u32, u32)>;
 #[derive(Default)]
 pub(super) struct Rotation {
     work: Mutex<Work>,
-    signal: Arc<Wakeup>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    worker: Worker,
 }
 
 #[derive(Default)]
@@ -104,7 +103,7 @@ impl Db {
         self.inner.check_open()?;
         self.inner.options.write().encrypt_tables = tables;
         self.inner.env.encryption().set_tables(tables);
-        self.inner.rotation.signal.wake();
+        self.inner.rotation.worker.wake();
         Ok(())
     }
 
@@ -157,7 +156,7 @@ impl Inner {
         }
         let key = self.env.encryption().newest(DEFAULT_KEY_ID).unwrap_or(other.clone());
         encrypt_file(space.file(), Some(key))?;
-        self.rotation.signal.wake();
+        self.rotation.worker.wake();
         Ok(())
     }
 
@@ -181,22 +180,12 @@ impl Inner {
         if self.options.read().keyring.is_none() {
             return Ok(());
         }
-        let (weak, signal) = (Arc::downgrade(self), self.rotation.signal.clone());
-        let thread = std::thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(move || run(&weak, &signal))
-            .map_err(|error| Error::Storage(format!("cannot start thread {THREAD}: {error}")))?;
-        *self.rotation.thread.lock() = Some(thread);
-        Ok(())
+        self.rotation.worker.start(THREAD, self, run)
     }
 
     /// Ends the thread and waits for it, unless it is the caller.
     pub(super) fn stop_rotation(&self) {
-        self.rotation.signal.stop();
-        let Some(thread) = self.rotation.thread.lock().take() else { return };
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            tracing::error!("the thread {THREAD} had panicked");
-        }
+        self.rotation.worker.stop();
     }
 
     /// Adds what it has done to the status.
@@ -218,12 +207,13 @@ impl Inner {
         let candidates = self.candidates();
         let spaces: HashSet<u32> = candidates.iter().map(|file| file.space).collect();
         work.files.retain(|space, _| spaces.contains(space));
-        let mut budget = Budget { images: iops as usize, looks: LOOKS_A_STEP };
+        let keys = HashMap::new();
+        let mut step = Step { age, images: iops as usize, looks: LOOKS_A_STEP, keys };
         for file in &candidates {
-            if budget.images == 0 || budget.looks == 0 {
+            if step.is_over() {
                 return Ok(true);
             }
-            if let Err(error) = self.rotate(&mut work, file, age, &mut budget) {
+            if let Err(error) = self.rotate(&mut work, file, &mut step) {
                 self.env.check_writable()?;
                 let why = error.to_string();
                 if work.logged.insert(file.space, why.clone()) != Some(why) {
@@ -263,14 +253,12 @@ impl Inner {
     }
 
     /// Goes on with a file, or begins a turn if it should be encrypted otherwise by now.
-    fn rotate(
-        &self,
-        work: &mut Work,
-        file: &Candidate,
-        age: u32,
-        budget: &mut Budget,
-    ) -> Result<()> {
-        let key = file.key_id.map(|id| self.env.encryption().newest(id)).transpose()?;
+    fn rotate(&self, work: &mut Work, file: &Candidate, step: &mut Step) -> Result<()> {
+        let newest = |id: u32| {
+            let key = step.keys.entry(id).or_insert_with(|| self.env.encryption().newest(id));
+            key.clone()
+        };
+        let key = file.key_id.map(newest).transpose()?;
         let target = key.as_ref().map(|key| (key.id(), key.version()));
         let known = work.files.get(&file.space);
         if known.is_some_and(|state| state.target == target && state.next.is_none()) {
@@ -286,14 +274,13 @@ impl Inner {
             encrypt_file(space.file(), key)?;
         }
         while let Some(from) = state.next
-            && budget.images > 0
-            && budget.looks > 0
+            && !step.is_over()
         {
-            let images_max = budget.images.min(IMAGES_AT_ONCE);
-            let part = space.file().reseal(file.space, from, Resealing { age, images_max });
-            let part = part.map_err(file_error)?;
-            budget.images -= part.images as usize;
-            budget.looks -= 1;
+            let images_max = step.images.min(IMAGES_AT_ONCE);
+            let resealing = Resealing { age: step.age, images_max };
+            let part = space.file().reseal(file.space, from, resealing).map_err(file_error)?;
+            step.images -= part.images as usize;
+            step.looks -= 1;
             work.resealed += u64::from(part.images);
             state.failed += part.failed;
             state.next = part.next;
@@ -358,10 +345,21 @@ impl Inner {
     }
 }
 
-/// What a step may still do.
-struct Budget {
+/// A step of the rotation.
+struct Step {
+    /// From how many newer versions of a key on an image is sealed anew.
+    age: u32,
+    /// Images and looks that it may still take.
     images: usize,
     looks: u32,
+    /// The newest version of each key, which is asked for once a step.
+    keys: HashMap<u32, Result<Arc<PageKey>>>,
+}
+
+impl Step {
+    fn is_over(&self) -> bool {
+        self.images == 0 || self.looks == 0
+    }
 }
 
 /// Encrypts what is written to a file from now on with `key`, and has its root say so.

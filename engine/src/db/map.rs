@@ -7,8 +7,7 @@
 //!
 //! # A range from both ends
 //! A [`Range`] has a cursor at each end. Both stay where they are between calls, so the range ends
-//! where they meet: an entry that one of them has given, the other does not give. Entries that the
-//! transaction writes meanwhile are seen, if they lie between the two.
+//! where they meet: an entry that one of them has given, the other does not give.
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -77,8 +76,8 @@ impl Transaction {
         Ok(found.then_some(value))
     }
 
-    /// The same for a value that the transaction will change: no other one changes it meanwhile. A
-    /// value that is there is locked. Where there is none, another transaction may insert one; then
+    /// The same for a value that the transaction will change. A value that is there is locked, so no
+    /// other transaction changes it. Where there is none, another transaction may insert one; then
     /// a write of the key fails with [`Error::RecordChanged`], after which [`Db::write`] runs the
     /// transaction again. (At READ COMMITTED and below nothing guards a key without a value.)
     ///
@@ -147,7 +146,7 @@ impl Transaction {
         let (from, to) = (owned(keys.start_bound()), owned(keys.end_bound()));
         let mut removed = 0;
         let mut more = go_to_start(&mut cursor, self, &from, &to)?;
-        while more && is_before_end(cursor.key(), &to) {
+        while more && contains(&from, &to, cursor.key()) {
             let key = cursor.key().to_vec();
             self.delete(table, Table::CLUSTERED, &key)?;
             removed += 1;
@@ -313,8 +312,7 @@ impl<'trx> Range<'trx> {
         };
         let Some(key) = mine.as_ref().filter(|_| found).map(Cursor::key) else { return Ok(false) };
         let other = other.as_ref().map(Cursor::key);
-        Ok(is_after_start(key, &self.from)
-            && is_before_end(key, &self.to)
+        Ok(contains(&self.from, &self.to, key)
             && other.is_none_or(|other| if end == End::Front { key < other } else { key > other }))
     }
 }
@@ -363,12 +361,8 @@ fn go_to_end(
     }
 }
 
-fn is_after_start(key: &[u8], from: &Bound<Vec<u8>>) -> bool {
-    (borrowed(from), Bound::Unbounded).contains(key)
-}
-
-fn is_before_end(key: &[u8], to: &Bound<Vec<u8>>) -> bool {
-    (Bound::Unbounded, borrowed(to)).contains(key)
+fn contains(from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    (borrowed(from), borrowed(to)).contains(key)
 }
 
 /// The least key that is greater than all keys that begin with `prefix`; `None`: there is none.

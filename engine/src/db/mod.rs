@@ -14,6 +14,8 @@
 //! - `scrub`: cold pages are read and verified.
 //! - `steps`: background work, a step at a time.
 //! - `warm`: the hot pages of one life are read in the next.
+//! - `encryption`: files are encrypted as their tables should be, and with newer keys.
+//! - `worker`: the thread that one of these has.
 //! - here: dynamic options, the log, prepared transactions, status.
 //!
 //! # Locking order
@@ -39,6 +41,7 @@ mod steps;
 mod transaction;
 mod warm;
 mod warm_reads;
+mod worker;
 
 #[cfg(test)]
 mod catch_up_tests;

@@ -26,6 +26,7 @@
 //! without it.
 
 use super::Inner;
+use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::files::{FIRST_TABLE_SPACE, SCRUB_FILE, SYSTEM_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::space_header;
@@ -34,7 +35,6 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 use tidepool_pool::packed::PackedFile;
 use tidepool_pool::storage::AlignedBuf;
@@ -63,8 +63,7 @@ const NOTE_CRC_AT: usize = NOTE_SIZE - 4;
 #[derive(Default)]
 pub(super) struct Scrub {
     work: Mutex<Work>,
-    signal: Arc<Wakeup>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    worker: Worker,
     /// A pass was asked for.
     asked: AtomicBool,
     /// Pages read in this life.
@@ -133,21 +132,13 @@ impl Pass {
 impl Inner {
     /// The thread begins.
     pub(super) fn start_scrub(self: &Arc<Self>) -> Result<()> {
-        let (weak, signal) = (Arc::downgrade(self), self.scrub.signal.clone());
-        let thread = std::thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(move || run(&weak, &signal))
-            .map_err(|error| Error::Storage(format!("cannot start thread {THREAD}: {error}")))?;
-        *self.scrub.thread.lock() = Some(thread);
-        Ok(())
+        self.scrub.worker.start(THREAD, self, run)
     }
 
     /// Ends the thread and waits for it, unless it is the caller; notes where the pass is.
     pub(super) fn stop_scrub(&self) {
-        self.scrub.signal.stop();
-        let Some(thread) = self.scrub.thread.lock().take() else { return };
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            tracing::error!("the thread {THREAD} had panicked");
+        if !self.scrub.worker.stop() {
+            return;
         }
         let work = self.scrub.work.lock();
         if let Some(pass) = work.pass
@@ -306,7 +297,7 @@ impl Inner {
         };
         let mut why = String::new();
         for _ in 0..LOOKS {
-            if self.scrub.signal.is_stopped() || is_dirty(self.env.pool(), id) {
+            if self.scrub.worker.is_stopped() || is_dirty(self.env.pool(), id) {
                 return None;
             }
             match read(id.no, bytes).and_then(|()| self.verify_on_disk(id, bytes)) {
@@ -456,14 +447,14 @@ impl super::Db {
     pub fn scrub(&self) -> Result<()> {
         self.check_open()?;
         self.inner.scrub.asked.store(true, Ordering::Relaxed);
-        self.inner.scrub.signal.wake();
+        self.inner.scrub.worker.wake();
         Ok(())
     }
 
     /// Changes [`Options::scrub_days`](crate::Options::scrub_days).
     pub fn set_scrub_days(&self, days: u16) {
         self.inner.options.write().scrub_days = days;
-        self.inner.scrub.signal.wake();
+        self.inner.scrub.worker.wake();
     }
 
     /// Reads and verifies the next piece of the data directory, whenever it is due; false if the

@@ -31,6 +31,7 @@
 
 use super::Inner;
 use super::warm_reads::{READ_BYTES, Reads};
+use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::files::{SYSTEM_SPACE, UNDO_SPACE};
 use crate::hot_list::{self, HotList, Owner, PAGES_MAX};
@@ -38,7 +39,6 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
 use tidepool_pool::{HEATS, PageId, Pool, PoolStats, StepRunner, Wakeup, Warmed};
@@ -69,9 +69,8 @@ const SLICE_REST: Duration = Duration::from_millis(1);
 pub(super) struct WarmRestart {
     work: Mutex<Work>,
     texts: Mutex<Texts>,
-    signal: Arc<Wakeup>,
+    worker: Worker,
     abort: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -208,24 +207,12 @@ impl Inner {
         if !options.background {
             return Ok(());
         }
-        let (weak, signal) = (Arc::downgrade(self), self.warm.signal.clone());
-        let thread = std::thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(move || run(&weak, &signal))
-            .map_err(|error| {
-                Error::Storage(format!("cannot start thread tidepool-warm: {error}"))
-            })?;
-        *self.warm.thread.lock() = Some(thread);
-        Ok(())
+        self.warm.worker.start(THREAD, self, run)
     }
 
     /// Ends the thread and waits for it, unless it is the caller.
     pub(super) fn stop_warm_restart(&self) {
-        self.warm.signal.stop();
-        let Some(thread) = self.warm.thread.lock().take() else { return };
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            tracing::error!("the thread tidepool-warm had panicked");
-        }
+        self.warm.worker.stop();
     }
 
     /// The last list, at a clean shutdown.
@@ -396,7 +383,7 @@ impl Inner {
         spaces.sort_unstable();
         let mut unopened = Vec::new();
         for some in spaces.chunks(OPEN_AT_ONCE) {
-            if self.warm.signal.is_stopped() {
+            if self.warm.worker.is_stopped() {
                 break;
             }
             let _no_change = self.definitions.lock();
@@ -483,7 +470,7 @@ impl super::Db {
             work.load = Load::Pending;
         }
         drop(work);
-        self.inner.warm.signal.wake();
+        self.inner.warm.worker.wake();
         Ok(())
     }
 

@@ -81,10 +81,11 @@ impl Pool {
 
     /// The image of a page for the file of its space.
     fn image_in(&self, space: &Space, no: u32, bytes: &[u8]) -> Image {
-        match space.compression() {
-            None => self.image_of(PageId::new(space.id(), no), bytes),
-            Some(compression) => encode(compression, PageId::new(space.id(), no), bytes),
-        }
+        let compression = match space.compression() {
+            PageCompression::Auto => self.page_compression(),
+            chosen => chosen,
+        };
+        encode(compression, PageId::new(space.id(), no), bytes)
     }
 
     /// The image of a page, as files without a setting are written now.
