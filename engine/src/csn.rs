@@ -23,20 +23,25 @@
 //! # Protocol
 //! Chunks are never returned to the allocator before the table is dropped, so that a late reader
 //! reads stale words, never unmapped memory; it notices by looking at the chunk's number before and
-//! after (chunk numbers never repeat). The directory is an open-addressing table of (chunk number,
-//! arena index) words. An occupied run keeps every entry in it reachable: an entry is removed by a
-//! tombstone, which becomes vacant only when its successor is vacant.
+//! after (chunk numbers never repeat). [`directory`] finds the chunk of a number.
 //!
 //! A commit holds the commit mutex while it takes its number, writes its commit record and
 //! publishes: hence CSN order is redo order, and `published = n` means that the words of all
 //! commits up to `n` are stored. A reader never takes it.
+
+mod directory;
+#[cfg(test)]
+mod directory_tests;
+mod sync;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::padded::Padded;
 use crate::pause::{self, PausePoint};
+use directory::{Directory, INDEX_BITS, Occupancy};
 
 /// Identifies a transaction that writes. 0 is no transaction; 48 bits are stored in each entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -82,13 +87,10 @@ pub enum TrxState {
 }
 
 pub const CHUNK_IDS: u64 = 1024;
-const DIRECTORY_SLOTS: usize = 1 << 14;
-const VACANT: u64 = 0;
-const TOMBSTONE: u64 = 1;
+/// Chunks in use at once, at most.
+const CHUNKS_MAX: usize = 1 << 14;
 const ACTIVE: u64 = 0;
 const ROLLED_BACK: u64 = u64::MAX;
-/// Bits of a directory word that hold the arena index.
-const INDEX_BITS: u32 = 20;
 const ARENA_STEP: usize = 16;
 
 struct Chunk {
@@ -116,7 +118,9 @@ struct LiveChunk {
     newest: u64,
 }
 
+#[derive(Default)]
 struct Allocator {
+    occupancy: Occupancy,
     free: Vec<usize>,
     created: usize,
     live: Vec<LiveChunk>,
@@ -125,15 +129,20 @@ struct Allocator {
 /// The table; see the module's description.
 pub struct CsnTable {
     /// The next id to hand out; all below have been handed out, and their chunk exists or existed.
-    next_id: AtomicU64,
+    next_id: Padded<AtomicU64>,
+    ends: Padded<Ends>,
+    directory: Directory,
+    arena: Box<[OnceLock<Box<[Chunk]>>]>,
+    alloc: Padded<Mutex<Allocator>>,
+    commit: Padded<Mutex<()>>,
+}
+
+/// What each view that opens reads, and each commit writes.
+struct Ends {
     /// Every id below has ended.
     low: AtomicU64,
     /// The words of all commits up to this CSN are stored.
     published: AtomicU64,
-    directory: Box<[AtomicU64]>,
-    arena: Box<[OnceLock<Box<[Chunk]>>]>,
-    alloc: Mutex<Allocator>,
-    commit: Mutex<()>,
 }
 
 /// The right to commit next; dropped without [`CommitTurn::publish`], nothing was committed.
@@ -154,37 +163,39 @@ impl CommitTurn<'_> {
         let table = self.table;
         table.store(id, self.csn.0);
         pause::reach(PausePoint::CommitStored);
-        table.published.store(self.csn.0, Ordering::SeqCst);
+        table.ends.published.store(self.csn.0, Ordering::SeqCst);
         table.raise_low();
         self.csn
     }
 }
 
 impl CsnTable {
-    /// The most memory that the table can take, bytes: as many chunks as the directory has slots.
+    /// The most memory that the table can take, bytes: the chunks, and for each two slots in both
+    /// arrays of the directory.
     pub const MEMORY_MAX_BYTES: u64 =
-        (DIRECTORY_SLOTS * (size_of::<AtomicU64>() + size_of::<Chunk>())) as u64;
+        (CHUNKS_MAX * (4 * size_of::<AtomicU64>() + size_of::<Chunk>())) as u64;
 
     /// Memory of the directory and of the chunks that were ever needed at once, bytes.
     pub fn memory_bytes(&self) -> u64 {
         let chunks = self.alloc.lock().created.next_multiple_of(ARENA_STEP);
-        (size_of_val(&*self.directory) + chunks * size_of::<Chunk>()) as u64
+        (self.directory.memory_bytes() + chunks * size_of::<Chunk>()) as u64
     }
 
     /// A table in which every id below `next_id` has ended, except `active`, and the newest commit
     /// was `published`.
     pub fn new(next_id: TrxId, published: Csn, active: &[TrxId]) -> Self {
         assert!(next_id.0 > 0 && published.0 > 0);
-        let directory = (0..DIRECTORY_SLOTS).map(|_| AtomicU64::new(VACANT)).collect();
         let arena = (0..(1 << INDEX_BITS) / ARENA_STEP).map(|_| OnceLock::new()).collect();
         let table = CsnTable {
-            next_id: AtomicU64::new(next_id.0),
-            low: AtomicU64::new(active.iter().map(|id| id.0).min().unwrap_or(next_id.0)),
-            published: AtomicU64::new(published.0),
-            directory,
+            next_id: Padded(AtomicU64::new(next_id.0)),
+            ends: Padded(Ends {
+                low: AtomicU64::new(active.iter().map(|id| id.0).min().unwrap_or(next_id.0)),
+                published: AtomicU64::new(published.0),
+            }),
+            directory: Directory::new(2 * CHUNKS_MAX),
             arena,
-            alloc: Mutex::new(Allocator { free: Vec::new(), created: 0, live: Vec::new() }),
-            commit: Mutex::new(()),
+            alloc: Padded::default(),
+            commit: Padded::default(),
         };
         let mut numbers: Vec<u64> = active.iter().map(|id| id.0 / CHUNK_IDS).collect();
         if !next_id.0.is_multiple_of(CHUNK_IDS) {
@@ -213,12 +224,12 @@ impl CsnTable {
 
     /// Every id below has ended.
     pub fn low(&self) -> TrxId {
-        TrxId(self.low.load(Ordering::SeqCst))
+        TrxId(self.ends.low.load(Ordering::SeqCst))
     }
 
     /// The newest commit whose effects a new view sees.
     pub fn published(&self) -> Csn {
-        Csn(self.published.load(Ordering::SeqCst))
+        Csn(self.ends.published.load(Ordering::SeqCst))
     }
 
     /// Hands out an id below `limit`, or none when they are used up. `views` gives the live views'
@@ -245,7 +256,7 @@ impl CsnTable {
     /// Waits for the right to commit.
     pub fn commit_turn(&self) -> CommitTurn<'_> {
         let guard = self.commit.lock();
-        let csn = Csn(self.published.load(Ordering::Relaxed) + 1);
+        let csn = Csn(self.ends.published.load(Ordering::Relaxed) + 1);
         CommitTurn { table: self, csn, _guard: guard }
     }
 
@@ -268,11 +279,11 @@ impl CsnTable {
     /// Whether `id` still runs, or new views do not see its commit yet: who took it for ended could
     /// lock what he does not find when he reads by a view. The answer "no" is final.
     pub fn is_active(&self, id: TrxId) -> bool {
-        id.0 >= self.low.load(Ordering::Acquire)
+        id.0 >= self.ends.low.load(Ordering::Acquire)
             && match self.word(id) {
                 Some(ACTIVE) => true,
                 Some(ROLLED_BACK) | None => false,
-                Some(csn) => csn > self.published.load(Ordering::SeqCst),
+                Some(csn) => csn > self.ends.published.load(Ordering::SeqCst),
             }
     }
 
@@ -295,7 +306,7 @@ impl CsnTable {
     /// consistent.
     fn raise_low(&self) {
         loop {
-            let low = self.low.load(Ordering::SeqCst);
+            let low = self.ends.low.load(Ordering::SeqCst);
             if low >= self.next_id.load(Ordering::SeqCst) {
                 return;
             }
@@ -303,12 +314,12 @@ impl CsnTable {
                 Some(ACTIVE) => return,
                 Some(ROLLED_BACK) => low + 1,
                 // The thread that commits this one has still to publish it, and comes here then.
-                Some(csn) if csn > self.published.load(Ordering::SeqCst) => return,
+                Some(csn) if csn > self.ends.published.load(Ordering::SeqCst) => return,
                 Some(_) => low + 1,
                 // The whole chunk has ended and is gone.
                 None => (low / CHUNK_IDS + 1) * CHUNK_IDS,
             };
-            let _ = self.low.compare_exchange(low, next, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = self.ends.low.compare_exchange(low, next, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
@@ -328,18 +339,8 @@ impl CsnTable {
     }
 
     fn find(&self, number: u64) -> Option<&Chunk> {
-        let start = number as usize % DIRECTORY_SLOTS;
-        for step in 0..DIRECTORY_SLOTS {
-            let word = self.directory[(start + step) % DIRECTORY_SLOTS].load(Ordering::Acquire);
-            if word == VACANT {
-                return None;
-            }
-            if word != TOMBSTONE && (word >> INDEX_BITS) - 1 == number {
-                let chunk = self.chunk((word & ((1 << INDEX_BITS) - 1)) as usize);
-                return (chunk.tag.load(Ordering::Acquire) == number + 1).then_some(chunk);
-            }
-        }
-        None
+        let chunk = self.chunk(self.directory.find(number)?);
+        (chunk.tag.load(Ordering::Acquire) == number + 1).then_some(chunk)
     }
 
     fn create_chunk(&self, alloc: &mut Allocator, number: u64) -> &Chunk {
@@ -354,19 +355,14 @@ impl CsnTable {
         let chunk = self.chunk(index);
         debug_assert!(chunk.words.iter().all(|word| word.load(Ordering::Relaxed) == ACTIVE));
         chunk.tag.store(number + 1, Ordering::Release);
-        let start = number as usize % DIRECTORY_SLOTS;
-        let slot = (0..DIRECTORY_SLOTS)
-            .map(|step| &self.directory[(start + step) % DIRECTORY_SLOTS])
-            .find(|slot| slot.load(Ordering::Relaxed) <= TOMBSTONE)
-            .expect("more chunks of transaction states than the directory has slots");
-        slot.store((number + 1) << INDEX_BITS | index as u64, Ordering::Release);
+        self.directory.insert(&mut alloc.occupancy, number, index);
         alloc.live.push(LiveChunk { number, index, ended: 0, newest: 0 });
         chunk
     }
 
     fn reclaim(&self, alloc: &mut Allocator, views: impl FnOnce() -> Option<Vec<ViewBounds>>) {
         // Views that begin later have at least this CSN.
-        let published = self.published.load(Ordering::SeqCst);
+        let published = self.ends.published.load(Ordering::SeqCst);
         let Some(views) = views() else { return };
         let mut at = 0;
         while at < alloc.live.len() {
@@ -386,7 +382,7 @@ impl CsnTable {
                 && views.iter().all(|view| first >= view.high.0 || live.newest <= view.csn.0);
             if useless {
                 let live = alloc.live.swap_remove(at);
-                self.free_chunk(&live);
+                self.free_chunk(&mut alloc.occupancy, &live);
                 alloc.free.push(live.index);
             } else {
                 at += 1;
@@ -394,20 +390,8 @@ impl CsnTable {
         }
     }
 
-    fn free_chunk(&self, live: &LiveChunk) {
-        let start = live.number as usize % DIRECTORY_SLOTS;
-        let mut at = (0..DIRECTORY_SLOTS)
-            .map(|step| (start + step) % DIRECTORY_SLOTS)
-            .find(|&at| self.directory[at].load(Ordering::Relaxed) >> INDEX_BITS == live.number + 1)
-            .expect("a live chunk is in the directory");
-        self.directory[at].store(TOMBSTONE, Ordering::Release);
-        // A tombstone matters only while an entry lies behind it.
-        while self.directory[at].load(Ordering::Relaxed) == TOMBSTONE
-            && self.directory[(at + 1) % DIRECTORY_SLOTS].load(Ordering::Relaxed) == VACANT
-        {
-            self.directory[at].store(VACANT, Ordering::Release);
-            at = (at + DIRECTORY_SLOTS - 1) % DIRECTORY_SLOTS;
-        }
+    fn free_chunk(&self, occupancy: &mut Occupancy, live: &LiveChunk) {
+        self.directory.remove(occupancy, live.number);
         let chunk = self.chunk(live.index);
         chunk.tag.store(0, Ordering::Relaxed);
         fence(Ordering::Release);

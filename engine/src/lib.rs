@@ -87,6 +87,7 @@ mod mtr;
 mod newest_runs;
 mod options;
 mod overflow;
+mod padded;
 mod page_files;
 mod page_op;
 mod pause;
