@@ -83,6 +83,12 @@ pub enum Error {
     /// behind a locking statement while that was reading; roll this one back.
     #[error("record has changed since the transaction's snapshot: roll back and try again")]
     RecordChanged,
+    /// Row locks have taken all the memory that they may; roll the transaction back.
+    #[error(
+        "row locks take {0} bytes, which is as much as they may beside the buffer pool: roll the transaction back, \
+         and lock fewer rows in one"
+    )]
+    TooManyLocks(u64),
     /// The wait was interrupted (KILL).
     #[error("interrupted")]
     Interrupted,

@@ -64,7 +64,8 @@ enum tp_result {
   TP_OTHER = 24,
   TP_TABLE_CHANGED = 25, /* since the transaction's snapshot */
   TP_OUT_OF_ORDER = 26,  /* a row that is loaded comes behind a greater one */
-  TP_NO_KEY = 27         /* of something that is encrypted */
+  TP_NO_KEY = 27,        /* of something that is encrypted */
+  TP_TOO_MANY_LOCKS = 28 /* for the memory that they may take */
 };
 
 enum tp_isolation {

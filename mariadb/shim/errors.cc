@@ -40,6 +40,11 @@ int server_error(int result, THD *thd) {
   case TP_DEADLOCK:
     if (thd) thd->mark_transaction_to_rollback(true);
     return HA_ERR_LOCK_DEADLOCK;
+  case TP_TOO_MANY_LOCKS:
+    /* As with InnoDB: nothing but the rollback of the transaction gives the locks back. */
+    if (thd) thd->mark_transaction_to_rollback(true);
+    explain(thd, false);
+    return HA_ERR_LOCK_TABLE_FULL;
   case TP_RECORD_CHANGED:
     if (thd) thd->mark_transaction_to_rollback(true);
     /* On a replica, where a trigger has read before: in IDEMPOTENT mode the server would pass the row over, and commit what is left of the

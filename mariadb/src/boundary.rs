@@ -62,6 +62,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::LockNoWait => return TP_LOCK_NOWAIT,
         Error::Deadlock => return TP_DEADLOCK,
         Error::RecordChanged => return TP_RECORD_CHANGED,
+        Error::TooManyLocks(_) => TP_TOO_MANY_LOCKS,
         Error::Interrupted => return TP_INTERRUPTED,
         Error::MustRollback => return TP_MUST_ROLLBACK,
         Error::ReadOnly(_) => TP_READ_ONLY,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::run;
+use tidepool_tests::sql::{number, run};
 
 fn read_committed(server: &Server) -> Conn {
     let mut conn = server.connect_to("test");
@@ -267,4 +267,53 @@ fn a_locking_select_by_itself_is_serializable() {
         run(&mut holder, &["ROLLBACK"]);
         reader.join().expect("it ends");
     }
+}
+
+fn status(conn: &mut Conn, name: &str) -> i64 {
+    let sql = format!(
+        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = '{name}'"
+    );
+    number(conn, &sql)
+}
+
+/// Locks of rows far apart take some 20 bytes each, of rows in a row next to nothing; and what they
+/// take together has a bound.
+#[test]
+fn too_many_row_locks_end_their_transaction_and_nothing_else() {
+    let server = Server::start(
+        Options::new("too_many_locks")
+            .engine(Engine::Tidepool)
+            .arg("--tidepool-buffer-pool-size=8M"),
+    );
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, v INT NOT NULL)",
+            "CREATE TABLE small (id INT PRIMARY KEY)",
+            "INSERT INTO t SELECT seq * 4096, 0 FROM seq_1_to_600000",
+            "INSERT INTO t SELECT -seq, 0 FROM seq_1_to_600000",
+        ],
+    );
+    let lock = |conn: &mut Conn, range: &str, mode: &str| {
+        let sql = format!("SELECT COUNT(*) FROM t WHERE id {range} {mode}");
+        conn.query_first::<u64, _>(sql)
+    };
+    for mode in ["LOCK IN SHARE MODE", "FOR UPDATE"] {
+        run(&mut conn, &["BEGIN", "INSERT INTO small VALUES (1)"]);
+        assert_eq!(lock(&mut conn, "< 0", mode).unwrap(), Some(600_000));
+        let bytes = status(&mut other, "Tidepool_memory_lock_table");
+        assert!(bytes < 2 << 20, "{bytes} bytes of locks on 600,000 rows in a row");
+        let error = lock(&mut conn, "> 0", mode).unwrap_err();
+        let mysql::Error::MySqlError(error) = error else { panic!("{error}") };
+        assert_eq!(error.code, 1206, "{error}");
+        let why: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").unwrap();
+        assert!(why.iter().any(|(.., text)| text.contains("lock fewer rows")), "{why:?}");
+        // The whole transaction is gone, and its locks with it.
+        let rows: Option<u64> = conn.query_first("SELECT COUNT(*) FROM small").unwrap();
+        assert_eq!(rows, Some(0));
+        run(&mut other, &["UPDATE t SET v = v + 1 WHERE id < 100000"]);
+        run(&mut conn, &["COMMIT"]);
+    }
+    assert_eq!(status(&mut other, "Tidepool_lock_keys"), 0);
 }

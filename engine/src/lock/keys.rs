@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::LockMode;
 use super::Locks;
-use super::compact::QUEUED_LOCKS_MAX;
+use super::compact::{Insertion, QUEUED_LOCKS_MAX, RoomForLocks};
 use super::owner::{Held, HeldKey, Owner};
 use super::report::{Covers, LockRecord, LockRecords};
 use crate::pause::{self, PausePoint};
@@ -37,24 +37,27 @@ pub enum Acquire {
     MustWait,
     /// The request conflicts, and waiting was not allowed. Nothing is enqueued.
     Conflict,
-    /// The holder has just ended, or given up the lock: look at the entry again.
+    /// A holder has just ended, or given up the lock, or come in: look at the entry again.
     Retry,
+    /// Locks have taken all the memory that they may ([`super::Locks::check_room`]).
+    NoRoom,
 }
 
-/// The owner of a lock on a key that may be in no queue yet, and where it was found.
+/// The owners of locks on a key that may be in no queue yet, and where they were found.
 #[derive(Clone)]
-pub enum Holder {
+pub enum Holders {
     /// The entry, which carries the owner's active transaction id. It does so as long as the leaf
     /// is latched, unless the owner ends.
     Writer(Arc<Owner>),
-    /// A set of compact locks. The owner may give this one up without a latch.
-    Compact(Arc<Owner>),
+    /// Sets of compact locks. The owners may give theirs up without a latch.
+    Compact(Vec<Arc<Owner>>),
 }
 
-impl Holder {
-    pub fn owner(&self) -> &Arc<Owner> {
+impl Holders {
+    pub fn owners(&self) -> &[Arc<Owner>] {
         match self {
-            Holder::Writer(owner) | Holder::Compact(owner) => owner,
+            Holders::Writer(owner) => std::slice::from_ref(owner),
+            Holders::Compact(owners) => owners,
         }
     }
 }
@@ -336,7 +339,8 @@ impl KeyLocks {
         let mut held = holder.held.lock();
         let (shard, hash) = self.shard(tree, key);
         shard.with(hash, tree, key, true, |queue| {
-            give_explicit(queue.expect("made on demand"), holder, &mut held)
+            let mode = LockMode::Exclusive;
+            give_explicit(queue.expect("made on demand"), holder, &mut held, mode)
         })
     }
 
@@ -439,102 +443,152 @@ impl KeyLocks {
 }
 
 impl Locks {
-    /// Asks for a lock, under a latch on the entry's leaf. `holder` is another owner that has
-    /// written the entry, or keeps it locked: it is given the explicit lock that corresponds,
-    /// before the request is enqueued and in the same critical section, so that the request finds
-    /// the lock whatever the holder is about to do. With `wait` false nothing is enqueued on a
-    /// conflict. An owner that has many locks gets this one among its compact ones.
+    /// Asks for a lock, under a latch on the entry's leaf. `holders` are others that have written
+    /// the entry, or keep it locked: they are given the explicit locks that correspond, before the
+    /// request is enqueued and in the same critical section, so that the request finds the locks
+    /// whatever the holders are about to do. With `wait` false nothing is enqueued on a conflict.
+    /// An owner that has many locks gets this one among its compact ones.
     pub fn acquire(
         &self,
         owner: &Arc<Owner>,
         (tree, key): (u32, &[u8]),
         mode: LockMode,
-        holder: Option<&Holder>,
+        holders: Option<&Holders>,
         wait: bool,
     ) -> Acquire {
         debug_assert_ne!(mode, LockMode::None);
-        let (shard, hash) = self.keys.shard(tree, key);
-        let Some(holder) = holder else {
-            let mut held = owner.held.lock();
-            let many = mode == LockMode::Exclusive && held.keys.len() >= QUEUED_LOCKS_MAX;
-            let place = (many || held.compact.is_some()).then(|| self.compact.place_of(tree, key));
-            // As strong as any, and not for the present read to give up.
-            if place.is_some_and(|place| held.keeps(place)) {
-                return Acquire::Granted(false);
-            }
-            return shard.with(hash, tree, key, !many, |queue| {
-                // Another reader, which has latched the leaf as this one has, may have come
-                // between.
-                if self.compact.holder(owner, tree, key).is_some() {
-                    return Acquire::Retry;
-                }
-                match queue {
-                    Some(queue) => enqueue(queue, owner, &mut held, mode, wait),
-                    None => {
-                        let place = place.unwrap_or_else(|| self.compact.place_of(tree, key));
-                        self.compact
-                            .insert(owner, &mut held, place)
-                            .map_or(Acquire::Retry, Acquire::Granted)
-                    }
-                }
-            });
-        };
-        if !wait {
-            return Acquire::Conflict;
+        match holders {
+            None => self.acquire_unheld(owner, (tree, key), mode, wait),
+            Some(_) if !wait => Acquire::Conflict,
+            Some(holders) => self.acquire_behind(owner, (tree, key), mode, holders),
         }
-        let (mut held, mut held_by_holder) = lock_both(owner, holder.owner());
-        shard.with(hash, tree, key, true, |queue| {
-            let queue = queue.expect("made on demand");
-            // A transaction that has locked the key since a compact lock was given up must not find
-            // the giver in front again. (The set is written under `held_by_holder`.)
-            let given_up = match holder {
-                Holder::Writer(_) => false,
-                Holder::Compact(keeper) => {
-                    let explicit = queue.granted_to(keeper).map(|at| queue.requests[at].mode);
-                    explicit != Some(LockMode::Exclusive)
-                        && !held_by_holder.keeps(self.compact.place_of(tree, key))
-                }
-            };
-            if given_up || !give_explicit(queue, holder.owner(), &mut held_by_holder) {
+    }
+
+    /// [`Self::acquire`] where nobody was seen to hold the key other than in its queue.
+    fn acquire_unheld(
+        &self,
+        owner: &Arc<Owner>,
+        (tree, key): (u32, &[u8]),
+        mode: LockMode,
+        wait: bool,
+    ) -> Acquire {
+        let (shard, hash) = self.keys.shard(tree, key);
+        let mut held = owner.held.lock();
+        let many = held.keys.len() >= QUEUED_LOCKS_MAX;
+        let place = (many || held.compact.is_some()).then(|| self.compact.place_of(tree, key));
+        let kept = place.map_or(LockMode::None, |place| held.mode_kept(place));
+        // As strong as is asked for, and not for the present read to give up.
+        if kept >= mode {
+            return Acquire::Granted(false);
+        }
+        let answer = shard.with(hash, tree, key, !many, |queue| {
+            // Another reader, which has latched the leaf as this one has, may have come between.
+            if !self.compact.holders(owner, tree, key, mode).is_empty() {
                 return Acquire::Retry;
             }
+            if let Some(queue) = queue {
+                return enqueue(queue, owner, &mut held, mode, wait);
+            }
+            let place = place.unwrap_or_else(|| self.compact.place_of(tree, key));
+            let room = RoomForLocks::UpTo(&|| self.room_for_compact());
+            match self.compact.insert(owner, &mut held, (place, mode), room) {
+                Insertion::Locked => Acquire::Granted(true),
+                Insertion::Ended => Acquire::Retry,
+                Insertion::NoRoom => Acquire::NoRoom,
+            }
+        });
+        match answer {
+            Acquire::Granted(fresh) => Acquire::Granted(fresh && kept == LockMode::None),
+            other => other,
+        }
+    }
+
+    /// [`Self::acquire`] where others hold the key, and this one may wait for them.
+    fn acquire_behind(
+        &self,
+        owner: &Arc<Owner>,
+        (tree, key): (u32, &[u8]),
+        mode: LockMode,
+        holders: &Holders,
+    ) -> Acquire {
+        let (shard, hash) = self.keys.shard(tree, key);
+        let holders_now = || self.compact.holders(owner, tree, key, mode);
+        let mut lists = HeldLists::lock(owner, holders.owners());
+        shard.with(hash, tree, key, true, |queue| {
+            let queue = queue.expect("made on demand");
+            match holders {
+                Holders::Writer(writer) => {
+                    let held = lists.of(writer);
+                    if !give_explicit(queue, writer, held, LockMode::Exclusive) {
+                        return Acquire::Retry;
+                    }
+                }
+                Holders::Compact(keepers) => {
+                    let is_seen = |one: &Arc<Owner>| {
+                        keepers.iter().any(|keeper| keeper.number() == one.number())
+                    };
+                    // Whoever has come in since is not among those whose lists are locked.
+                    if !holders_now().iter().all(is_seen) {
+                        return Acquire::Retry;
+                    }
+                    let place = self.compact.place_of(tree, key);
+                    let mut is_held = false;
+                    for keeper in keepers {
+                        let held = lists.of(keeper);
+                        // A transaction that has locked the key since a compact lock was given up
+                        // must not find the giver in front again. (The set is written under
+                        // `held`.)
+                        let kept = held.mode_kept(place);
+                        if kept.conflicts(mode) {
+                            is_held |= give_explicit(queue, keeper, held, kept);
+                        }
+                    }
+                    if !is_held {
+                        return Acquire::Retry;
+                    }
+                }
+            }
             pause::reach(PausePoint::HolderMadeExplicit);
-            enqueue(queue, owner, &mut held, mode, wait)
+            enqueue(queue, owner, lists.of(owner), mode, true)
         })
     }
 }
 
-/// Locks the lists of two owners, in the order of their numbers.
-fn lock_both<'o>(
-    owner: &'o Owner,
-    other: &'o Owner,
-) -> (MutexGuard<'o, Held>, MutexGuard<'o, Held>) {
-    debug_assert_ne!(owner.number(), other.number());
-    if owner.number() < other.number() {
-        let held = owner.held.lock();
-        (held, other.held.lock())
-    } else {
-        let held_by_other = other.held.lock();
-        (owner.held.lock(), held_by_other)
+/// The lists of an owner and of others, all of them locked.
+struct HeldLists<'o>(Vec<(u64, MutexGuard<'o, Held>)>);
+
+impl<'o> HeldLists<'o> {
+    /// Locks them in the order of their owners' numbers.
+    fn lock(owner: &'o Owner, others: &'o [Arc<Owner>]) -> Self {
+        let mut owners: Vec<&Owner> = others.iter().map(Arc::as_ref).collect();
+        owners.push(owner);
+        owners.sort_unstable_by_key(|owner| owner.number());
+        debug_assert!(owners.is_sorted_by(|a, b| a.number() < b.number()), "one list twice");
+        HeldLists(owners.iter().map(|owner| (owner.number(), owner.held.lock())).collect())
+    }
+
+    fn of(&mut self, owner: &Owner) -> &mut Held {
+        let list = self.0.iter_mut().find(|(number, _)| *number == owner.number());
+        &mut list.expect("its list is locked").1
     }
 }
 
-/// Grants `holder` the exclusive lock that it holds implicitly; false if it has ended.
-fn give_explicit(queue: &mut Queue, holder: &Arc<Owner>, held: &mut Held) -> bool {
+/// Grants `holder` the lock that it has other than by a queue; false if it has ended.
+fn give_explicit(queue: &mut Queue, holder: &Arc<Owner>, held: &mut Held, mode: LockMode) -> bool {
     if let Some(at) = queue.granted_to(holder) {
-        if queue.requests[at].mode != LockMode::Exclusive {
-            queue.requests[at].mode = LockMode::Exclusive;
-            queue.pass(holder, LockMode::Exclusive);
+        if queue.requests[at].mode < mode {
+            queue.requests[at].mode = mode;
+            queue.pass(holder, mode);
         }
         return true;
     }
     if !Owner::remember(held, queue.tree, &queue.key) {
         return false;
     }
-    // Before all that wait: the implicit lock is older.
+    // Before all that wait: this lock is older.
     let owner = Arc::clone(holder);
-    queue.requests.insert(0, Request { owner, mode: LockMode::Exclusive, granted: true, wait: 0 });
-    queue.pass(holder, LockMode::Exclusive);
+    queue.requests.insert(0, Request { owner, mode, granted: true, wait: 0 });
+    queue.pass(holder, mode);
     true
 }
 

@@ -12,12 +12,15 @@
 //!   served. Taken by locking reads and by transactions that had to wait. A writer looks for them
 //!   while it holds the leaf's exclusive latch; when the shard of the table is empty, which is the
 //!   rule, that is one load.
-//! - **Compact locks** ([`compact::CompactLocks`]): the exclusive key locks of an owner that has a
-//!   thousand in the table already and meets no other's at the key: a few bytes each, which
-//!   a transaction that must wait for one makes a key lock.
+//! - **Compact locks** ([`compact::CompactLocks`]): the key locks of an owner that has a thousand in
+//!   the table already and meets no other's at the key: a few bytes each, which a transaction that
+//!   must wait for them makes key locks.
 //! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree,
 //!   for SERIALIZABLE scans. They cover the gaps, so no phantom appears. A writer tests them only
 //!   if any exist.
+//!
+//! The memory of all of them has a bound, which the buffer pool's size gives: a transaction that
+//! asks for more ends with [`Error::TooManyLocks`].
 //!
 //! All are held until the transaction ends, except a key lock given up by [`Locks::unlock`] (a row
 //! that a scan locked and then did not want).
@@ -76,6 +79,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 pub use compact::CompactLocks;
+use compact::{Insertion, RoomForLocks};
 pub use keys::KeyLocks;
 pub use observer::{SessionToken, WaitObserver};
 pub(crate) use owner::Requested;
@@ -135,6 +139,9 @@ pub struct LockCounters {
     pub waiting: AtomicU64,
 }
 
+/// How much memory locks may take at the moment, bytes.
+type Room = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// The lock system of an engine.
 #[derive(Default)]
 pub struct Locks {
@@ -142,7 +149,7 @@ pub struct Locks {
     pub keys: KeyLocks,
     /// Range locks.
     pub ranges: RangeLocks,
-    /// Locks that rollbacks to savepoints keep.
+    /// Further key locks of those who have many.
     pub compact: CompactLocks,
     graph: wait::WaitGraph,
     no_detection: AtomicBool,
@@ -150,14 +157,17 @@ pub struct Locks {
     /// The newest ones.
     pub(crate) deadlocks: deadlock::Deadlocks,
     failure: Arc<Failure>,
+    /// None: as much as they ask for.
+    room: Option<Room>,
     sleepers: Arc<Sleepers>,
     pub counters: LockCounters,
 }
 
 impl Locks {
-    /// A lock system whose waits end when `failure` says that writing has stopped.
-    pub fn new(failure: Arc<Failure>) -> Self {
-        let locks = Self { failure, ..Self::default() };
+    /// A lock system whose waits end when `failure` says that writing has stopped. `room` is asked
+    /// how many bytes compact locks and ranges may take, of all transactions together.
+    pub fn new(failure: Arc<Failure>, room: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        let locks = Self { failure, room: Some(Box::new(room)), ..Self::default() };
         let sleepers = Arc::clone(&locks.sleepers);
         locks.failure.wake_at_failure(move || sleepers.wake_all());
         locks
@@ -177,6 +187,22 @@ impl Locks {
                 }
             }
             self.deadlocks.add(deadlock);
+        }
+    }
+
+    /// How many bytes the sets of compact locks may take.
+    fn room_for_compact(&self) -> u64 {
+        let room = self.room.as_ref().map_or(u64::MAX, |room| room());
+        room.saturating_sub(self.ranges.memory_bytes())
+    }
+
+    /// [`Error::TooManyLocks`] if locks have taken all the memory that they may. Queued key locks
+    /// don't count: an owner has a thousand at most.
+    pub fn check_room(&self) -> Result<()> {
+        let bytes = self.ranges.memory_bytes() + self.compact.memory_bytes();
+        match &self.room {
+            Some(room) if bytes > room() => Err(Error::TooManyLocks(bytes)),
+            _ => Ok(()),
         }
     }
 
@@ -300,7 +326,7 @@ impl Locks {
     /// Whether `owner` holds a lock on the key that is at least as strong as `mode`, other than by
     /// having written the entry.
     pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
-        self.compact.keeps(owner, tree, key) || self.keys.holds(owner, tree, key, mode)
+        self.compact.keeps(owner, tree, key, mode) || self.keys.holds(owner, tree, key, mode)
     }
 
     /// Gives up one key's lock before the transaction's end.
@@ -319,7 +345,10 @@ impl Locks {
             true => self.keys.make_explicit(owner, tree, key),
             false => {
                 let place = self.compact.place_of(tree, key);
-                self.compact.insert(owner, &mut owner.held.lock(), place).is_some()
+                let mut held = owner.held.lock();
+                let lock = (place, LockMode::Exclusive);
+                let kept = self.compact.insert(owner, &mut held, lock, RoomForLocks::Always);
+                matches!(kept, Insertion::Locked)
             }
         }
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::compact::QUEUED_LOCKS_MAX;
-use super::keys::{Acquire, Holder};
+use super::keys::{Acquire, Holders};
 use super::owner::Named;
 use super::*;
 
@@ -20,12 +20,17 @@ fn owner(n: u64) -> Arc<Owner> {
     Owner::new(n, Arc::new(Interrupt::default()))
 }
 
-fn writer(owner: &Arc<Owner>) -> Holder {
-    Holder::Writer(Arc::clone(owner))
+fn writer(owner: &Arc<Owner>) -> Holders {
+    Holders::Writer(Arc::clone(owner))
 }
 
-fn keeper(owner: &Arc<Owner>) -> Holder {
-    Holder::Compact(Arc::clone(owner))
+fn keeper(owner: &Arc<Owner>) -> Holders {
+    Holders::Compact(vec![Arc::clone(owner)])
+}
+
+/// Who keeps the key so that `owner` may not lock it in this mode.
+fn keepers(locks: &Locks, owner: &Owner, (tree, key): (u32, &[u8]), mode: LockMode) -> Vec<u64> {
+    locks.compact.holders(owner, tree, key, mode).iter().map(|keeper| keeper.number()).collect()
 }
 
 fn waiting(owner: &Arc<Owner>) {
@@ -120,7 +125,7 @@ fn an_interrupt_ends_the_wait_even_if_it_came_first() {
 #[test]
 fn a_failure_of_the_log_ends_all_waits_and_lets_none_begin() {
     let failure = Arc::new(Failure::default());
-    let locks = Arc::new(Locks::new(Arc::clone(&failure)));
+    let locks = Arc::new(Locks::new(Arc::clone(&failure), || u64::MAX));
     let (holder, key, end) = (owner(1), owner(2), owner(3));
     lock(&locks, &holder, b"k", LockMode::Exclusive, LONG).unwrap();
     locks.ranges.acquire(&holder, 1, b"r", None, LockMode::Exclusive).ok().unwrap();
@@ -158,7 +163,7 @@ fn a_failure_of_the_log_ends_all_waits_and_lets_none_begin() {
 fn no_sleeper_misses_a_failure_of_the_log() {
     for _ in 0..300 {
         let failure = Arc::new(Failure::default());
-        let locks = Locks::new(Arc::clone(&failure));
+        let locks = Locks::new(Arc::clone(&failure), || u64::MAX);
         let (a, b) = (owner(1), owner(2));
         lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
         let outcome = thread::scope(|scope| {
@@ -807,7 +812,7 @@ fn numbered(n: usize) -> [u8; 8] {
 fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
     let locks = Locks::default();
     let (many, other) = (owner(1), owner(2));
-    let all = 3 * QUEUED_LOCKS_MAX;
+    let all = QUEUED_LOCKS_MAX + 2000;
     for n in 0..all {
         let answer = locks.acquire(&many, (1, &numbered(n)), LockMode::Exclusive, None, true);
         assert_eq!(answer, Acquire::Granted(true));
@@ -817,30 +822,26 @@ fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
     let again = locks.acquire(&many, (1, &last), LockMode::Exclusive, None, true);
     assert_eq!(again, Acquire::Granted(false));
     // A request as a reader's gets the answer; one that has not looked before is sent to look.
-    assert_eq!(locks.compact.holder(&other, 1, &last).unwrap().number(), many.number());
-    assert!(locks.compact.holder(&other, 2, &last).is_none(), "another tree");
+    assert_eq!(keepers(&locks, &other, (1, &last), LockMode::Shared), [many.number()]);
+    assert!(keepers(&locks, &other, (2, &last), LockMode::Exclusive).is_empty(), "another tree");
     let unaware = locks.acquire(&other, (1, &last), LockMode::Shared, None, true);
     assert_eq!(unaware, Acquire::Retry);
     let aware = locks.acquire(&other, (1, &last), LockMode::Shared, Some(&keeper(&many)), false);
     assert_eq!(aware, Acquire::Conflict);
-    // A shared lock is not among them: others may share it.
-    let shared = locks.acquire(&many, (1, b"shared"), LockMode::Shared, None, true);
-    assert_eq!(shared, Acquire::Granted(true));
-    assert_eq!(locks.keys.len(), QUEUED_LOCKS_MAX + 1);
-    let shared = locks.acquire(&other, (1, b"shared"), LockMode::Shared, None, true);
-    assert_eq!(shared, Acquire::Granted(true));
     assert!(locks.compact.memory_bytes() < 2 * locks.compact.len() as u64, "of keys in a row");
     for n in 0..all {
         let wanted = numbered(n << 20);
         locks.acquire(&many, (3, &wanted), LockMode::Exclusive, None, true);
         assert!(
-            n == all - 1 || locks.compact.holder(&other, 3, &numbered((n << 20) + 1)).is_none()
+            n == all - 1
+                || keepers(&locks, &other, (3, &numbered((n << 20) + 1)), LockMode::Exclusive)
+                    .is_empty()
         );
     }
     assert_eq!(locks.compact.len(), 2 * all - QUEUED_LOCKS_MAX);
     assert!(locks.compact.memory_bytes() < 40 * locks.compact.len() as u64, "of keys far apart");
     locks.unlock(&many, 1, &last);
-    assert!(locks.compact.holder(&other, 1, &last).is_none());
+    assert!(keepers(&locks, &other, (1, &last), LockMode::Exclusive).is_empty());
     locks.release_all(&many);
     locks.release_all(&other);
     assert!(locks.keys.is_empty() && locks.compact.is_empty());
@@ -886,8 +887,8 @@ fn one_of_many_locks_that_was_given_up_meanwhile_is_not_made_explicit() {
         lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
     }
     let key = numbered(QUEUED_LOCKS_MAX);
-    let seen = locks.compact.holder(&late, 1, &key).map(Holder::Compact);
-    assert!(seen.is_some());
+    let seen = Some(keeper(&many));
+    assert_eq!(keepers(&locks, &late, (1, &key), LockMode::Exclusive), [1]);
     locks.unlock(&many, 1, &key);
     let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
     assert_eq!(answer, Acquire::Retry, "no owner has it");
@@ -943,9 +944,137 @@ fn one_of_many_locks_is_not_taken_anew() {
         }
     }
     assert_eq!((locks.keys.len(), locks.compact.len()), (QUEUED_LOCKS_MAX - 1, 1));
-    assert!(locks.compact.holder(&other, 1, &key).is_some());
+    assert!(!keepers(&locks, &other, (1, &key), LockMode::Exclusive).is_empty());
     locks.release_all(&many);
     assert!(locks.keys.is_empty() && locks.compact.is_empty());
+}
+
+/// Locks as a reader does that has looked for the compact locks of others.
+fn look_and_lock(
+    locks: &Locks,
+    owner: &Arc<Owner>,
+    key: &[u8],
+    mode: LockMode,
+    timeout: Duration,
+) -> Result<()> {
+    loop {
+        let keepers = locks.compact.holders(owner, 1, key, mode);
+        let holders = (!keepers.is_empty()).then_some(Holders::Compact(keepers));
+        match locks.acquire(owner, (1, key), mode, holders.as_ref(), true) {
+            Acquire::Granted(_) => return Ok(()),
+            Acquire::MustWait => locks.wait_for_key(owner, 1, key, timeout)?,
+            Acquire::Retry => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn owner_of_many(locks: &Locks, number: u64) -> Arc<Owner> {
+    let many = owner(number);
+    for n in 0..QUEUED_LOCKS_MAX {
+        let key = [&number.to_be_bytes()[..], &numbered(n)].concat();
+        lock(locks, &many, &key, LockMode::Exclusive, LONG).unwrap();
+    }
+    many
+}
+
+#[test]
+fn shared_locks_of_owners_of_many_go_together_and_keep_writers_out() {
+    let locks = Arc::new(Locks::default());
+    let readers = [owner_of_many(&locks, 1), owner_of_many(&locks, 2)];
+    let (writer, key) = (owner(3), b"shared");
+    for reader in &readers {
+        look_and_lock(&locks, reader, key, LockMode::Shared, LONG).unwrap();
+        let again = locks.acquire(reader, (1, key), LockMode::Shared, None, true);
+        assert_eq!(again, Acquire::Granted(false));
+    }
+    assert_eq!(locks.compact.len(), 2);
+    assert_eq!(keepers(&locks, &writer, (1, key), LockMode::Shared), []);
+    assert_eq!(keepers(&locks, &writer, (1, key), LockMode::Exclusive), [1, 2]);
+    let unaware = locks.acquire(&writer, (1, key), LockMode::Exclusive, None, true);
+    assert_eq!(unaware, Acquire::Retry);
+    let waiter = thread::spawn({
+        let (locks, writer) = (Arc::clone(&locks), Arc::clone(&writer));
+        move || look_and_lock(&locks, &writer, key, LockMode::Exclusive, LONG)
+    });
+    waiting(&writer);
+    // Nor does another reader come in front of it.
+    let late = locks.acquire(&owner(4), (1, key), LockMode::Shared, None, false);
+    assert_eq!(late, Acquire::Conflict);
+    locks.release_all(&readers[0]);
+    assert!(writer.is_waiting(), "the other still holds it");
+    locks.unlock(&readers[1], 1, key);
+    waiter.join().unwrap().unwrap();
+    assert!(locks.keys.holds(&writer, 1, key, LockMode::Exclusive));
+    [&readers[1], &writer].into_iter().for_each(|owner| locks.release_all(owner));
+    assert!(locks.keys.is_empty() && locks.compact.is_empty());
+}
+
+/// Each of two strengthens the shared lock that both have: one must go.
+#[test]
+fn a_compact_shared_lock_is_strengthened() {
+    let locks = Arc::new(Locks::default());
+    let (one, other, key) = (owner_of_many(&locks, 1), owner_of_many(&locks, 2), b"k");
+    look_and_lock(&locks, &one, key, LockMode::Shared, LONG).unwrap();
+    let alone = locks.acquire(&one, (1, key), LockMode::Exclusive, None, true);
+    assert_eq!(alone, Acquire::Granted(false), "it was locked before, and stays so");
+    assert_eq!(keepers(&locks, &other, (1, key), LockMode::Shared), [1]);
+    locks.unlock(&one, 1, key);
+    for owner in [&one, &other] {
+        look_and_lock(&locks, owner, key, LockMode::Shared, LONG).unwrap();
+    }
+    let first = thread::spawn({
+        let (locks, one) = (Arc::clone(&locks), Arc::clone(&one));
+        move || {
+            let outcome = look_and_lock(&locks, &one, key, LockMode::Exclusive, LONG);
+            locks.release_all(&one);
+            outcome
+        }
+    });
+    waiting(&one);
+    let second = look_and_lock(&locks, &other, key, LockMode::Exclusive, LONG);
+    locks.release_all(&other);
+    let mut outcomes = [first.join().unwrap(), second];
+    outcomes.sort_by_key(|outcome| outcome.is_ok());
+    assert_eq!(outcomes, [Err(Error::Deadlock), Ok(())]);
+    assert!(locks.keys.is_empty() && locks.compact.is_empty());
+}
+
+#[test]
+fn locks_take_as_much_memory_as_they_may() {
+    const ROOM: u64 = 1 << 20;
+    let locks = Locks::new(Arc::default(), || ROOM);
+    let many = owner_of_many(&locks, 1);
+    let mut n = 0;
+    let refused = loop {
+        // Each has a place in memory that it shares with no other.
+        match locks.acquire(&many, (1, &numbered(n << 6)), LockMode::Shared, None, true) {
+            Acquire::Granted(true) => n += 1,
+            other => break other,
+        }
+    };
+    assert_eq!(refused, Acquire::NoRoom);
+    assert!(n > 10_000, "{n} locks");
+    let before = locks.compact.memory_bytes();
+    assert!(before > ROOM / 4 && before <= ROOM, "{before} bytes");
+    // A rollback must keep what it keeps.
+    assert!(locks.keep(&many, 1, &numbered(n << 6)));
+    assert!(locks.compact.memory_bytes() > before);
+    let other = owner(2);
+    let first = locks.acquire(&other, (1, b"k"), LockMode::Shared, None, true);
+    assert_eq!(first, Acquire::Granted(true), "a few are always granted");
+    locks.release_all(&many);
+    assert_eq!(locks.compact.memory_bytes(), 0);
+    locks.check_room().unwrap();
+    for n in 0.. {
+        let key = numbered(n << 1);
+        locks.ranges.acquire(&other, 1, &key, Some(&key), LockMode::Shared).ok().unwrap();
+        if let Err(error) = locks.check_room() {
+            let Error::TooManyLocks(bytes) = error else { panic!("{error}") };
+            assert!(bytes > ROOM && bytes < ROOM + 1024, "{bytes}");
+            break;
+        }
+    }
 }
 
 /// Both hold the latch of the key's leaf, which two readers may.
@@ -979,13 +1108,15 @@ fn of_two_readers_that_race_for_a_key_one_gets_it() {
                         }
                         let key = numbered(n);
                         let answer = loop {
-                            let holder =
-                                locks.compact.holder(&reader, 1, &key).map(Holder::Compact);
+                            let keepers =
+                                locks.compact.holders(&reader, 1, &key, LockMode::Exclusive);
+                            let holders =
+                                (!keepers.is_empty()).then_some(Holders::Compact(keepers));
                             let answer = locks.acquire(
                                 &reader,
                                 (1, &key),
                                 LockMode::Exclusive,
-                                holder.as_ref(),
+                                holders.as_ref(),
                                 false,
                             );
                             if answer != Acquire::Retry {

@@ -303,7 +303,7 @@ impl TransactionCore {
 
     /// Notes an error that leaves nothing but a rollback, and passes it on.
     pub(crate) fn note(&mut self, error: Error) -> Error {
-        if matches!(error, Error::Deadlock | Error::RecordChanged) {
+        if matches!(error, Error::Deadlock | Error::RecordChanged | Error::TooManyLocks(_)) {
             self.must_rollback = true;
         }
         error

@@ -195,7 +195,12 @@ impl TrxSystem {
             undo,
             csn: CsnTable::new(TrxId(found.trx_id_limit), newest, &active),
             views: Views::default(),
-            locks: Locks::new(Arc::clone(env.failure())),
+            // As much as the pool: what locks take the governor takes from the pool, so that they
+            // are at most half of the memory.
+            locks: Locks::new(Arc::clone(env.failure()), {
+                let pool = Arc::clone(env.pool_handle());
+                move || pool.size_limit_bytes()
+            }),
             settings: Settings {
                 flush_log_at_trx_commit: AtomicU8::new(1),
                 lock_wait_timeout_ms: AtomicU64::new(50_000),

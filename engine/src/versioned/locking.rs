@@ -13,7 +13,7 @@ use crate::btree::Seek;
 use crate::error::{Error, Result};
 use crate::files::UNDO_FILE;
 use crate::format::entry::{Entry, corrupt_entry};
-use crate::lock::keys::{Acquire, Holder};
+use crate::lock::keys::{Acquire, Holders};
 use crate::lock::reach::Reading;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::trx::TransactionCore;
@@ -60,20 +60,21 @@ impl WaitDeadline {
 }
 
 impl VersionedTree {
-    /// The owner whose lock on `key`, whose entry is given if there is one, is in no queue yet:
-    /// another transaction that has written it, or keeps it locked. `Some(None)`: it has just
-    /// ended.
-    fn holder(
+    /// The owners whose locks on `key`, whose entry is given if there is one, are in no queue yet
+    /// and forbid this transaction a lock of this mode: another that has written it, or others that
+    /// keep it locked. `Some(None)`: the writer has just ended.
+    fn holders(
         &self,
         trx: &TransactionCore,
         key: &[u8],
         entry: Option<&Entry<'_>>,
-    ) -> Option<Option<Holder>> {
-        let compact = || trx.system.locks.compact.holder(&trx.owner, self.id(), key);
-        match entry.and_then(|entry| trx.implicit_holder(entry)) {
-            Some(writer) => Some(writer.map(Holder::Writer)),
-            None => compact().map(|owner| Some(Holder::Compact(owner))),
+        mode: LockMode,
+    ) -> Option<Option<Holders>> {
+        if let Some(writer) = entry.and_then(|entry| trx.implicit_holder(entry)) {
+            return Some(writer.map(Holders::Writer));
         }
+        let keepers = trx.system.locks.compact.holders(&trx.owner, self.id(), key, mode);
+        (!keepers.is_empty()).then_some(Some(Holders::Compact(keepers)))
     }
 
     /// An error if an entry is by a transaction that is still to come: it has no owner, and no
@@ -122,22 +123,23 @@ impl VersionedTree {
         if !owners.is_empty() && !entry.is_some_and(|entry| self.has_row(trx, key, entry)) {
             return Ok(Some(Obstacle::Owners(owners, LockMode::Exclusive)));
         }
-        let answer = match self.holder(trx, key, entry) {
+        let mode = LockMode::Exclusive;
+        let answer = match self.holders(trx, key, entry, mode) {
             None => locks.keys.acquire_for_write(&trx.owner, self.id(), key, true),
             Some(None) => {
                 self.check_has_begun(trx, entry)?;
                 Acquire::Retry
             }
-            Some(Some(holder)) => {
-                check_not_blocked(self, holder.owner())?;
-                let mode = LockMode::Exclusive;
-                locks.acquire(&trx.owner, (self.id(), key), mode, Some(&holder), true)
+            Some(Some(holders)) => {
+                check_not_blocked(self, &holders)?;
+                locks.acquire(&trx.owner, (self.id(), key), mode, Some(&holders), true)
             }
         };
         Ok(match answer {
             Acquire::Granted(_) => None,
             Acquire::MustWait => Some(Obstacle::Queue),
             Acquire::Retry => Some(Obstacle::Gone),
+            Acquire::NoRoom => return Err(too_many_locks(trx)),
             Acquire::Conflict => unreachable!("waiting was allowed"),
         })
     }
@@ -170,32 +172,33 @@ impl VersionedTree {
                 conflict()
             };
         }
-        let holder = match self.holder(trx, key, Some(entry)) {
+        let holders = match self.holders(trx, key, Some(entry), mode) {
             Some(None) => {
                 self.check_has_begun(trx, Some(entry))?;
                 return Ok(ReadLock::Wait(Obstacle::Gone));
             }
-            Some(holder) => holder,
+            Some(holders) => holders,
             None => None,
         };
-        if let Some(holder) = &holder
+        if let Some(holders) = &holders
             && may_wait
         {
-            check_not_blocked(self, holder.owner())?;
+            check_not_blocked(self, holders)?;
         }
-        let answer = locks.acquire(&trx.owner, (self.id(), key), mode, holder.as_ref(), may_wait);
+        let answer = locks.acquire(&trx.owner, (self.id(), key), mode, holders.as_ref(), may_wait);
         match answer {
             Acquire::Granted(fresh) => {
                 trx.fresh_locks.note(self.id(), key, fresh);
                 Ok(ReadLock::Held)
             }
             Acquire::MustWait => {
-                let fresh = !locks.keys.holds(&trx.owner, self.id(), key, LockMode::Shared);
+                let fresh = !locks.holds(&trx.owner, self.id(), key, LockMode::Shared);
                 trx.fresh_locks.note(self.id(), key, fresh);
                 Ok(ReadLock::Wait(Obstacle::Queue))
             }
             Acquire::Conflict => conflict(),
             Acquire::Retry => Ok(ReadLock::Wait(Obstacle::Gone)),
+            Acquire::NoRoom => Err(too_many_locks(trx)),
         }
     }
 
@@ -273,6 +276,7 @@ impl VersionedTree {
                     return Ok(false);
                 }
                 Err(_) => {
+                    trx.system.locks.check_room()?;
                     let ranges = &trx.system.locks.ranges;
                     match ranges.acquire(&trx.owner, self.id(), key, Some(key), mode) {
                         Ok(()) => return Ok(false),
@@ -329,9 +333,15 @@ impl VersionedTree {
     }
 }
 
-/// An error if it is unknown when the holder will release the entry.
-fn check_not_blocked(tree: &VersionedTree, holder: &Owner) -> Result<()> {
-    let Some(why) = holder.blocked() else { return Ok(()) };
+fn too_many_locks(trx: &TransactionCore) -> Error {
+    Error::TooManyLocks(trx.system.locks.memory_bytes())
+}
+
+/// An error if it is unknown when one of the holders will release the entry.
+fn check_not_blocked(tree: &VersionedTree, holders: &Holders) -> Result<()> {
+    let Some(why) = holders.owners().iter().find_map(|holder| holder.blocked()) else {
+        return Ok(());
+    };
     let advice = match why.contains(UNDO_FILE) {
         true => "drop the table",
         false => RESTORE,

@@ -238,6 +238,7 @@ impl LockingScan<'_> {
             Direction::Forward => (from.unwrap_or(b""), to),
             Direction::Backward => (to.unwrap_or(b""), from),
         };
+        self.trx.system.locks.check_room()?;
         let ranges = &self.trx.system.locks.ranges;
         match ranges.acquire(&self.trx.owner, self.tree.id(), low, high, lock) {
             Ok(()) => Ok(None),

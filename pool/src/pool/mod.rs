@@ -277,6 +277,11 @@ impl Pool {
         self.frames.limit().saturating_sub(self.tier.held()).max(MIN_FRAMES as u32)
     }
 
+    /// Bytes of frames that the pool may use as its size is now.
+    pub fn size_limit_bytes(&self) -> u64 {
+        self.frames.limit() as u64 * self.page_size().bytes() as u64
+    }
+
     /// The most bytes of frames that [`Pool::set_size`] can give: those that address space is
     /// reserved for.
     pub fn size_max_bytes(&self) -> u64 {
