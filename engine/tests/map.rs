@@ -30,6 +30,7 @@ fn open() -> (Db, Arc<Table>) {
 #[derive(Clone, Debug)]
 enum Op {
     Put(Vec<u8>, u8),
+    PutMany(Vec<(Vec<u8>, u8)>),
     Remove(Vec<u8>),
     RemoveRange(Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// Reads a range: a turn at the front for each true, and at the back for each false, and the
@@ -55,6 +56,7 @@ fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (key(), any::<u8>()).prop_map(|(key, value)| Op::Put(key, value)),
+        2 => prop::collection::vec((key(), any::<u8>()), 0..20).prop_map(Op::PutMany),
         3 => key().prop_map(Op::Remove),
         1 => (bound(), bound()).prop_map(|(from, to)| Op::RemoveRange(from, to)),
         4 => (bound(), bound(), prop::collection::vec(any::<bool>(), 0..40))
@@ -87,6 +89,11 @@ fn run(ops: Vec<Op>) -> Result<()> {
                 db.write(|trx| trx.put(&table, &key, &[value]))?;
                 model.insert(key.clone(), vec![value]);
                 assert_eq!(db.read(|trx| trx.get(&table, &key))?, Some(vec![value]));
+            }
+            Op::PutMany(pairs) => {
+                let entries: Vec<_> = pairs.iter().map(|(key, value)| (key, [*value])).collect();
+                db.write(|trx| trx.put_many(&table, &entries))?;
+                model.extend(pairs.into_iter().map(|(key, value)| (key, vec![value])));
             }
             Op::Remove(key) => {
                 let removed = db.write(|trx| trx.remove(&table, &key))?;

@@ -13,8 +13,8 @@ use tidepool::{
 pub(super) const NAME: &str = "Tidepool";
 pub(super) const SETTINGS: &str = "`memory_budget_bytes` = the memory: pages, log buffers, all. Durable by default: a commit waits until \
 the log is synced (`flush_log_at_trx_commit` = 1); commits at the same time share a sync. REPEATABLE READ, row locks. Direct I/O: the kernel \
-caches nothing for it. Its redo log takes up to 128 MiB of the disk. A load in key order is one `load_table`; a scan is told how many rows \
-are wanted";
+caches nothing for it. Its redo log takes up to 128 MiB of the disk. A load in key order is one `load_table`; rows that come together are one `insert_many`; a scan is \
+told how many rows are wanted";
 
 const TABLE: &str = "rows";
 const CLUSTERED: usize = 0;
@@ -116,9 +116,8 @@ impl Session for TidepoolSession<'_> {
     }
 
     fn insert(&mut self, rows: &[Row]) -> Result<()> {
-        for Row { key, value } in rows {
-            self.writer.insert(self.table, CLUSTERED, key, value).map_err(error("insert"))?;
-        }
+        let entries: Vec<_> = rows.iter().map(|row| (row.key, &row.value)).collect();
+        self.writer.insert_many(self.table, CLUSTERED, &entries).map_err(error("insert"))?;
         self.writer.commit().map_err(error("commit"))
     }
 

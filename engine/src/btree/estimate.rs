@@ -316,6 +316,44 @@ impl Tree {
         }
         Ok(numbers.len())
     }
+
+    /// Asks the pool to read, in the background, the leaves of the first of these keys, which
+    /// ascend, up to so many leaves. Returns how many keys that is; 0 if the root is a leaf, or
+    /// there are no keys.
+    pub fn prefetch_leaves<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        leaves: usize,
+    ) -> Result<usize> {
+        let mut keys = keys.peekable();
+        let mut numbers: Vec<u32> = Vec::with_capacity(leaves);
+        let mut covered = 0;
+        'parents: while let Some(key) = keys.peek() {
+            let Some(page) = self.descend::<Shared>(Seek::Key(key), 1, Access::Normal)? else {
+                break;
+            };
+            let parent = Node::trusted(&page);
+            let is_inside = |key: &[u8]| parent.upper_fence().is_none_or(|fence| key < fence);
+            while let Some(key) = keys.next_if(|key| is_inside(key)) {
+                let index = node::child_index::<[u8]>(&page, Seek::Key(key));
+                let child = index.ok().and_then(|index| parent.child(index));
+                let child = child.ok_or_else(|| {
+                    self.corrupt(page.page_id().no, "an offset points outside the page")
+                })?;
+                if numbers.last() != Some(&child) {
+                    if numbers.len() == leaves {
+                        break 'parents;
+                    }
+                    numbers.push(child);
+                }
+                covered += 1;
+            }
+        }
+        if !numbers.is_empty() {
+            self.env.pool().prefetch(&self.space, &numbers, Access::Normal);
+        }
+        Ok(covered)
+    }
 }
 
 /// A number from 0 up to 1 (splitmix64).

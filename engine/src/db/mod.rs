@@ -23,6 +23,7 @@
 //! transaction and the pool take. A transaction's operation takes neither. `detached` and
 //! `recovered` are innermost, and never held together.
 
+mod batch;
 mod catch_up;
 mod check;
 mod cursor;
