@@ -84,7 +84,7 @@ pub use resident_pages::ResidentPage;
 pub use resize::{ResizeState, ResizeStatus};
 pub use shrink_throttle::ShrinkUrgency;
 pub use space::Space;
-pub use stats::{PoolStats, ThreadWork};
+pub use stats::{PoolStats, ShardedCounters, ThreadWork};
 pub use tier::split::TierDecision;
 pub use tier::{CompressedTier, SHARE_ONE, TierStats};
 pub use upkeep::PackedUsage;

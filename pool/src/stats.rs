@@ -194,6 +194,44 @@ impl ShardedCounter {
     }
 }
 
+/// Counters that many threads add to often and few read: each thread adds to memory that no other
+/// writes to.
+#[derive(Debug)]
+pub struct ShardedCounters<const N: usize> {
+    cells: Box<[Cells<N>]>,
+}
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Cells<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> Default for ShardedCounters<N> {
+    fn default() -> Self {
+        let cells = || Cells([const { AtomicU64::new(0) }; N]);
+        ShardedCounters { cells: (0..CELLS).map(|_| cells()).collect() }
+    }
+}
+
+impl<const N: usize> ShardedCounters<N> {
+    /// Adds to the counter at this position.
+    #[inline]
+    pub fn add(&self, counter: usize, n: u64) {
+        let own = own_cell();
+        let cell = &self.cells[own].0[counter];
+        if own == SHARED_CELL {
+            cell.fetch_add(n, Relaxed);
+        } else {
+            // No other thread writes this cell: no need for the bus to be locked.
+            cell.store(cell.load(Relaxed) + n, Relaxed);
+        }
+    }
+
+    /// What the threads have added to it.
+    pub fn get(&self, counter: usize) -> u64 {
+        self.cells.iter().map(|cells| cells.0[counter].load(Relaxed)).sum()
+    }
+}
+
 /// The live counters.
 pub(crate) struct Counters {
     pub(crate) read_requests: ShardedCounter,

@@ -8,6 +8,7 @@ use crate::pause::{PausePoint, with_hook};
 use crate::trx::{Isolation, TransactionOptions};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::thread;
 use tidepool_pool::storage::SimStorage;

@@ -87,13 +87,15 @@ use crate::trx::{Csn, TransactionCore, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidepool_governor::Policy as MemoryPolicy;
 use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
-use tidepool_pool::{Advice, CompressedTier, Lsn, PageCompression, Pool, ThreadWork};
+use tidepool_pool::{
+    Advice, CompressedTier, Lsn, PageCompression, Pool, ShardedCounters, ThreadWork,
+};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -123,7 +125,7 @@ pub(crate) struct Inner {
     /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have
     /// ended. `None`: their undo can't be read, and it may be any.
     recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
-    counters: [AtomicU64; Counter::COUNT],
+    counters: ShardedCounters<{ Counter::COUNT }>,
     /// Of the sorts of new indexes, and of tables that are filled.
     sort_memory: Arc<SortMemory>,
     warm: warm::WarmRestart,
@@ -202,7 +204,7 @@ impl Inner {
     }
 
     pub(crate) fn count(&self, counter: Counter, n: u64) {
-        self.counters[counter as usize].fetch_add(n, Ordering::Relaxed);
+        self.counters.add(counter as usize, n);
     }
 
     /// An error if nothing may be written: closed, read-only, or crashed.
@@ -701,7 +703,7 @@ impl Db {
         status.add_redo(&inner.env.redo().stats());
         status.add_transactions(&inner.trx_system.status());
         for (counter, name) in Counter::ALL {
-            status.push(name, inner.counters[counter as usize].load(Ordering::Relaxed));
+            status.push(name, inner.counters.get(counter as usize));
         }
         inner.add_scrub(&mut status);
         inner.add_rotation(&mut status);

@@ -441,8 +441,7 @@ impl Transaction {
         }
         // From here on it may be completed by anyone, so what it uses is kept before.
         self.keep_used_if_prepared();
-        let next = self.db.trx_system().begin(self.options);
-        std::mem::replace(&mut self.core, next).detach();
+        self.core.detach();
         self.renew(false);
     }
 
@@ -462,9 +461,9 @@ impl Transaction {
         self.tell_counts();
         self.prepared = false;
         // One that could not commit is rolled back here, and needs its tables for that.
-        let interrupt = self.interrupt.clone();
-        self.core = self.db.trx_system().begin_interruptible(self.options, interrupt);
+        self.core.finish();
         self.activity.activity.end();
+        self.core.renew(self.options, &self.interrupt);
         for used in self.used.drain(..) {
             if committed {
                 used.tell_rows();

@@ -133,7 +133,17 @@ impl Drop for Named {
 impl Owner {
     /// A new owner; `number` must be unique among the living.
     pub fn new(number: u64, interrupt: Arc<Interrupt>) -> Arc<Owner> {
-        Arc::new(Owner {
+        Arc::new(Owner::of_number(number, interrupt))
+    }
+
+    /// Makes a new owner, in the memory of one that has ended and that no other thread knows.
+    pub(crate) fn renew(&mut self, number: u64, interrupt: &Arc<Interrupt>) {
+        debug_assert!(self.has_ended(), "an owner's locks are released before it is another");
+        *self = Owner::of_number(number, Arc::clone(interrupt));
+    }
+
+    fn of_number(number: u64, interrupt: Arc<Interrupt>) -> Owner {
+        Owner {
             number,
             trx_id: AtomicU64::new(0),
             undo_records: AtomicU64::new(0),
@@ -148,7 +158,7 @@ impl Owner {
             gives_way: AtomicBool::new(false),
             blocked: OnceLock::new(),
             version_cache: VersionCache::default(),
-        })
+        }
     }
 
     /// Whether it holds no lock but those on what it has written.

@@ -95,8 +95,10 @@ impl Activity {
         self.tables.store(tables as u64, Relaxed);
     }
 
+    /// It has ended. Its owner is forgotten here, so that the session can use it again.
     pub fn end(&self) {
         self.started_us.store(0, Relaxed);
+        *self.owner.lock() = None;
     }
 
     /// What it shows; none between transactions.

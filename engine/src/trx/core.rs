@@ -1,5 +1,6 @@
 //! One transaction's life: views, savepoints, prepare, commit, rollback.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,13 +38,22 @@ pub struct Savepoint {
     rollbacks: u64,
 }
 
+/// Numbers of owners that a session takes at a time, so that sessions seldom meet there.
+const OWNER_NUMBERS: u64 = 64;
+/// Memory for payloads that a session keeps from one transaction to the next.
+const PAYLOAD_KEPT_BYTES: usize = 64 << 10;
+
 /// One transaction: used by one thread at a time, though not always the same one. Dropped while it
-/// runs, it rolls back.
+/// runs, it rolls back. A session makes its next transaction of it ([`TransactionCore::renew`]),
+/// which then writes to no memory that other sessions write to.
 pub struct TransactionCore {
     pub(crate) system: Arc<TrxSystem>,
     pub(crate) owner: Arc<Owner>,
+    /// For the owners of the session's next transactions.
+    owner_numbers: Range<u64>,
     /// While the owner's session has a name.
     named: Option<Named>,
+    /// Claimed until this is dropped.
     slot: ViewSlot,
     view: Option<ReadView>,
     /// Open since before the statement's locking reads left anything unlocked:
@@ -81,6 +91,7 @@ impl TransactionCore {
         TransactionCore {
             system,
             owner,
+            owner_numbers: 0..0,
             named: None,
             slot,
             view: None,
@@ -98,6 +109,35 @@ impl TransactionCore {
             fresh_locks: FreshLocks::default(),
             near: None,
             payload: Vec::new(),
+        }
+    }
+
+    /// Makes a new transaction of one that [has ended](Self::finish). It keeps the place in the
+    /// registry of views, and the owner unless another thread still knows it.
+    pub(crate) fn renew(&mut self, options: TransactionOptions, interrupt: &Arc<Interrupt>) {
+        assert!(self.state == State::Ended && self.log.is_none() && self.named.is_none());
+        debug_assert!(self.view.is_none() && self.read_point.is_none());
+        let number = self.owner_numbers.next().unwrap_or_else(|| {
+            self.owner_numbers = self.system.owner_numbers(OWNER_NUMBERS);
+            self.owner_numbers.next().expect("numbers were taken")
+        });
+        match Arc::get_mut(&mut self.owner) {
+            Some(owner) => owner.renew(number, interrupt),
+            None => self.owner = Owner::new(number, Arc::clone(interrupt)),
+        }
+        self.reach = Reach::default();
+        self.rollbacks = Rollbacks::default();
+        self.isolation = options.isolation;
+        self.read_only = options.read_only;
+        self.must_rollback = false;
+        self.referential = false;
+        self.state = State::Running;
+        self.xid.clear();
+        self.lock_wait_timeout = self.system.lock_wait_timeout();
+        self.fresh_locks.clear();
+        self.near = None;
+        if self.payload.capacity() > PAYLOAD_KEPT_BYTES {
+            self.payload = Vec::new();
         }
     }
 
@@ -438,7 +478,7 @@ impl TransactionCore {
             self.log = None;
         }
         self.end();
-        self.system.counters.commits.fetch_add(1, Ordering::Relaxed);
+        self.system.counters.count_commit();
         self.system.wake_purge();
         Ok(lsn)
     }
@@ -450,7 +490,7 @@ impl TransactionCore {
         if self.state == State::Ended {
             return Ok(());
         }
-        self.system.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+        self.system.counters.count_rollback();
         let mut outcome = Ok(());
         if let Some(mut log) = self.log.take() {
             let finished = self.system.roll_back(&mut log);
@@ -464,7 +504,6 @@ impl TransactionCore {
                 self.system.doom(Orphan { log, owner, xid, retries });
                 self.state = State::Ended;
                 self.close_view();
-                self.system.views.release(self.slot);
                 outcome = Err(error);
             }
         }
@@ -474,8 +513,8 @@ impl TransactionCore {
         outcome
     }
 
-    /// Leaves a prepared transaction to [`TrxSystem::take_prepared`].
-    pub fn detach(mut self) {
+    /// Leaves a prepared transaction to [`TrxSystem::take_prepared`]. For this value it has ended.
+    pub fn detach(&mut self) {
         assert_eq!(self.state, State::Prepared, "only a prepared transaction can be detached");
         self.detach_prepared();
     }
@@ -489,7 +528,7 @@ impl TransactionCore {
         let orphan = Orphan { log, owner, xid: xid.clone(), retries: RetryState::default() };
         self.system.prepared.lock().insert(xid, orphan);
         self.state = State::Ended;
-        self.system.views.release(self.slot);
+        self.close_view();
     }
 
     /// A prepared transaction found by recovery, or detached.
@@ -508,7 +547,6 @@ impl TransactionCore {
         self.state = State::Ended;
         self.named = None;
         self.close_view();
-        self.system.views.release(self.slot);
         self.system.forget_xid(&self.xid);
         self.system.leave(&self.owner);
     }
@@ -567,8 +605,9 @@ impl TransactionCore {
     }
 }
 
-impl Drop for TransactionCore {
-    fn drop(&mut self) {
+impl TransactionCore {
+    /// Ends what still runs: it is rolled back, or, prepared, detached.
+    pub(crate) fn finish(&mut self) {
         match self.state {
             State::Ended => {}
             State::Prepared => self.detach_prepared(),
@@ -578,5 +617,12 @@ impl Drop for TransactionCore {
                 }
             }
         }
+    }
+}
+
+impl Drop for TransactionCore {
+    fn drop(&mut self) {
+        self.finish();
+        self.system.views.release(self.slot);
     }
 }

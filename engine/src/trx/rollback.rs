@@ -9,7 +9,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::core::TransactionCore;
@@ -528,7 +527,7 @@ impl TrxSystem {
     fn rolled_back(&self, orphan: &Orphan) {
         self.forget_xid(&orphan.xid);
         self.leave(&orphan.owner);
-        self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+        self.counters.count_rollback();
     }
 
     /// Finishes the rollbacks that recovery has left of transactions on one tree, and of no others.

@@ -1,13 +1,14 @@
 //! What all transactions share.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tidepool_pool::page::{page_type, tree_id};
-use tidepool_pool::{Access, Lsn, PageType, Space};
+use tidepool_pool::{Access, Lsn, PageType, ShardedCounters, Space};
 
 use super::activity::{Activities, Observed, Phase};
 use super::core::TransactionCore;
@@ -123,12 +124,25 @@ pub struct TrxSystem {
 
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub commits: AtomicU64,
-    pub rollbacks: AtomicU64,
+    /// Commits and rollbacks.
+    ends: ShardedCounters<2>,
     pub purged_logs: AtomicU64,
     pub purged_entries: AtomicU64,
     pub settled_entries: AtomicU64,
     pub purge_errors: AtomicU64,
+}
+
+impl Counters {
+    const COMMITS: usize = 0;
+    const ROLLBACKS: usize = 1;
+
+    pub fn count_commit(&self) {
+        self.ends.add(Self::COMMITS, 1);
+    }
+
+    pub fn count_rollback(&self) {
+        self.ends.add(Self::ROLLBACKS, 1);
+    }
 }
 
 /// Keeps purge and background rollbacks out of the tables: see [`TrxSystem::exclude_purge`].
@@ -396,8 +410,8 @@ impl TrxSystem {
             read_views: self.views.count() as u64,
             next_trx_id: self.csn.next_id().0,
             newest_csn: self.csn.published().0,
-            commits: get(&self.counters.commits),
-            rollbacks: get(&self.counters.rollbacks),
+            commits: self.counters.ends.get(Counters::COMMITS),
+            rollbacks: self.counters.ends.get(Counters::ROLLBACKS),
             purged_logs: get(&self.counters.purged_logs),
             purged_entries: get(&self.counters.purged_entries),
             settled_entries: get(&self.counters.settled_entries),
@@ -459,7 +473,13 @@ impl TrxSystem {
     }
 
     pub(super) fn new_owner(&self, interrupt: Arc<Interrupt>) -> Arc<Owner> {
-        Owner::new(self.next_owner.fetch_add(1, Ordering::Relaxed), interrupt)
+        Owner::new(self.owner_numbers(1).start, interrupt)
+    }
+
+    /// So many numbers that no other owner has.
+    pub(super) fn owner_numbers(&self, count: u64) -> Range<u64> {
+        let first = self.next_owner.fetch_add(count, Ordering::Relaxed);
+        first..first + count
     }
 
     /// Gives `owner` a transaction id.

@@ -64,7 +64,7 @@ fn an_xid_names_one_prepared_transaction() {
         (trx, outcome)
     };
     let exists = Err(Error::XidExists("x\\x00".into()));
-    let (first, prepared) = prepare(&engine, b"a");
+    let (mut first, prepared) = prepare(&engine, b"a");
     prepared.unwrap();
     let (mut second, refused) = prepare(&engine, b"b");
     assert_eq!(refused, exists);
@@ -296,4 +296,46 @@ fn a_broken_leaf_does_not_stop_what_is_done_next_to_it() {
     trx.commit().unwrap();
     engine.settle().unwrap();
     assert_eq!(engine.system.status().history_len, 0);
+}
+
+#[test]
+fn a_session_uses_its_owner_again_unless_another_thread_knows_it() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let mut trx = engine.begin(ReadCommitted);
+    let interrupt = trx.interrupt_handle();
+    let renew = |trx: &mut TransactionCore| {
+        trx.finish();
+        trx.renew(TransactionOptions::default(), &interrupt);
+        trx.owner.number()
+    };
+    let mut numbers = BTreeSet::from([trx.owner.number()]);
+    let first = Arc::as_ptr(&trx.owner);
+    for n in 0..200u8 {
+        engine.trees[0].insert(&mut trx, &[n], b"value", LockMode::None).unwrap();
+        // One that is not committed is taken back.
+        if n % 2 == 0 {
+            trx.commit().unwrap();
+        }
+        assert!(numbers.insert(renew(&mut trx)), "a number twice");
+        assert_eq!((trx.id(), trx.isolation()), (TrxId::NONE, Isolation::RepeatableRead));
+    }
+    assert_eq!(Arc::as_ptr(&trx.owner), first);
+    assert_eq!(engine.contents(0).unwrap().len(), 100);
+    assert!(numbers.insert(engine.begin(ReadCommitted).owner.number()), "another session's");
+    // Whoever waits for the end of the old one must not wait for the new one's.
+    let known = Arc::clone(&trx.owner);
+    trx.commit().unwrap();
+    assert!(numbers.insert(renew(&mut trx)));
+    assert!(known.has_ended() && !trx.owner.has_ended());
+    assert_eq!(known.number() + 1, trx.owner.number());
+    // A prepared one goes on without the session.
+    engine.trees[0].insert(&mut trx, b"another", b"prepared", LockMode::None).unwrap();
+    trx.prepare(b"x").unwrap();
+    renew(&mut trx);
+    assert!(!trx.is_prepared() && trx.commit().is_ok());
+    engine.system.take_prepared(b"x").unwrap().commit().unwrap();
+    assert_eq!(engine.contents(0).unwrap().len(), 101);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
 }
