@@ -1,0 +1,481 @@
+//! `convert` on real servers: there and back, and on after the command or the server was killed.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use serde_json::Value;
+use tidepool_tests::server::{Server, wait_until};
+
+use crate::tidepool_server::server;
+use crate::{innodb, stderr, stdout, tidepool};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Foreign keys within and across schemas, of one table to itself, and in a cycle; names with
+/// everything that a name may have; rows that a copy could change.
+const SCHEMA: &str = r"
+CREATE DATABASE shop CHARACTER SET utf8mb4;
+CREATE DATABASE `we``ird.db` CHARACTER SET latin1;
+CREATE TABLE shop.customers (id INT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(40) NOT NULL
+  COMMENT 'it''s ''ENGINE=InnoDB''', up VARCHAR(40) AS (UPPER(name)) VIRTUAL, born DATE DEFAULT '2000-01-01',
+  length INT AS (LENGTH(name)) STORED, seen TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE
+  CURRENT_TIMESTAMP, hidden INT INVISIBLE DEFAULT 7, UNIQUE (name), KEY (up), CHECK (id <> 13));
+CREATE TABLE shop.orders (id BIGINT PRIMARY KEY AUTO_INCREMENT, customer INT UNSIGNED, previous BIGINT,
+  note TEXT, KEY (previous), CONSTRAINT `of` FOREIGN KEY (customer) REFERENCES shop.customers (id)
+  ON DELETE CASCADE ON UPDATE SET NULL, CONSTRAINT self FOREIGN KEY (previous) REFERENCES shop.orders
+  (id) ON DELETE NO ACTION) AUTO_INCREMENT=5000;
+CREATE TABLE `we``ird.db`.`a ``b.c` (`i d` INT PRIMARY KEY, `c``d` BIGINT, `é` ENUM('x','ß'),
+  CONSTRAINT `f k` FOREIGN KEY (`c``d`) REFERENCES shop.orders (id) ON DELETE SET NULL);
+CREATE TABLE shop.heads (id INT PRIMARY KEY, body INT, KEY (body));
+CREATE TABLE shop.bodies (id INT PRIMARY KEY, head INT,
+  CONSTRAINT body_head FOREIGN KEY (head) REFERENCES shop.heads (id) ON UPDATE CASCADE);
+ALTER TABLE shop.heads ADD CONSTRAINT head_body FOREIGN KEY (body) REFERENCES shop.bodies (id);
+CREATE TABLE shop.pairs (a INT, b INT, PRIMARY KEY (a, b));
+CREATE TABLE shop.of_pairs (x INT, y INT, KEY (x, y),
+  CONSTRAINT two FOREIGN KEY (x, y) REFERENCES shop.pairs (a, b) ON DELETE CASCADE);
+CREATE TABLE shop.parts (id INT, year INT, v VARCHAR(20), PRIMARY KEY (id, year)) PARTITION BY RANGE
+  (year) (PARTITION p0 VALUES LESS THAN (2020), PARTITION p1 VALUES LESS THAN MAXVALUE);
+CREATE TABLE shop.odd (v DOUBLE, j JSON, b BIT(9), z DATETIME(6) NULL, bin BLOB, FULLTEXT (t), t TEXT)
+  ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8 COMMENT='`odd`';
+CREATE TRIGGER shop.tr BEFORE INSERT ON shop.orders FOR EACH ROW SET NEW.note = IFNULL(NEW.note, 'none');
+CREATE VIEW shop.seen AS SELECT name, up FROM shop.customers;
+INSERT INTO shop.customers (id, name, hidden) SELECT seq, CONCAT('name ', seq), seq FROM seq_100_to_2000;
+SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO';
+INSERT INTO shop.customers (id, name, born) VALUES (0, 'zero', '0000-00-00');
+SET check_constraint_checks = 0;
+INSERT INTO shop.customers (id, name) VALUES (13, 'thirteen');
+INSERT INTO shop.orders (id, customer, previous) SELECT seq, 100 + seq % 1900, NULL FROM seq_1_to_3000;
+UPDATE shop.orders SET previous = id + 1 WHERE id < 3000;
+INSERT INTO `we``ird.db`.`a ``b.c` SELECT seq, seq, 1 + seq % 2 FROM seq_1_to_500;
+INSERT INTO shop.heads SELECT seq, NULL FROM seq_1_to_100;
+INSERT INTO shop.bodies SELECT seq, seq FROM seq_1_to_100;
+UPDATE shop.heads SET body = 101 - id;
+INSERT INTO shop.pairs SELECT seq, seq FROM seq_1_to_50;
+INSERT INTO shop.of_pairs SELECT seq, seq FROM seq_1_to_50;
+INSERT INTO shop.parts SELECT seq, 2000 + seq % 40, 'v' FROM seq_1_to_1000;
+INSERT INTO shop.odd VALUES (0.1, '{}', b'101', NULL, 0x00FF, 'a word'), (-0.0, NULL, NULL, '1000-01-01', '', NULL);
+";
+
+/// Every base table, in order.
+fn tables(conn: &mut Conn) -> Vec<(String, String)> {
+    conn.query(
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE LIKE '%BASE%' AND \
+         TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2",
+    )
+    .unwrap()
+}
+
+fn quoted(name: &str) -> String {
+    format!("`{}`", name.replace('`', "``"))
+}
+
+/// Definitions without the engine, and checksums of the rows.
+fn content(server: &Server) -> Vec<(String, String, Option<u64>)> {
+    let mut conn = server.connect();
+    let names = tables(&mut conn);
+    let of = |(schema, table): (String, String)| {
+        let name = format!("{}.{}", quoted(&schema), quoted(&table));
+        let (_, create): (String, String) =
+            conn.query_first(format!("SHOW CREATE TABLE {name}")).unwrap().unwrap();
+        let create = create.replace(") ENGINE=Tidepool ", ") ENGINE=InnoDB ");
+        let (_, sum): (String, Option<u64>) =
+            conn.query_first(format!("CHECKSUM TABLE {name} EXTENDED")).unwrap().unwrap();
+        (name, create, sum)
+    };
+    names.into_iter().map(of).collect()
+}
+
+fn engines(server: &Server) -> Vec<String> {
+    let query = "SELECT DISTINCT ENGINE FROM information_schema.TABLES WHERE TABLE_TYPE LIKE '%BASE%' AND \
+                 TABLE_SCHEMA IN ('shop', 'we`ird.db')";
+    server.connect().query(query).unwrap()
+}
+
+/// How many foreign keys there are, and how many the journal has.
+fn constraints(server: &Server) -> (u64, u64) {
+    let mut conn = server.connect();
+    let query = "SELECT COUNT(*) FROM information_schema.REFERENTIAL_CONSTRAINTS";
+    let there = conn.query_first(query).unwrap().unwrap();
+    let noted = conn.query_first("SELECT COUNT(*) FROM tidepool_convert.constraints");
+    (there, noted.ok().flatten().unwrap_or(0))
+}
+
+fn fill(server: &Server) {
+    let mut conn = server.connect();
+    conn.query_drop("SET default_storage_engine = InnoDB, sql_mode = ''").unwrap();
+    for statement in SCHEMA.split(";\n").map(str::trim).filter(|statement| !statement.is_empty()) {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+}
+
+fn command(socket: &Path, args: &[&str]) -> Command {
+    let mut command = tidepool(socket);
+    command.arg("convert").args(args);
+    command
+}
+
+fn convert(server: &Server, args: &[&str]) -> Output {
+    command(server.socket(), args).output().unwrap()
+}
+
+/// The same, again as long as the lock of a command that was killed is held.
+fn convert_when_free(server: &Server, args: &[&str]) -> Output {
+    let since = Instant::now();
+    loop {
+        let output = convert(server, args);
+        if !stderr(&output).contains("another conversion runs") || since.elapsed() > PATIENCE {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn ends_with(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}{}", stdout(output), stderr(output));
+}
+
+fn report(server: &Server, args: &[&str]) -> Value {
+    let output = convert(server, &[&["--format=json"], args].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// The command, while it runs.
+fn begin(server: &Server, args: &[&str]) -> Child {
+    let mut command = command(server.socket(), args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A transaction that has read a table keeps its ALTER waiting: the command stops in the middle.
+fn hold(server: &Server, table: &str) -> Conn {
+    let mut conn = server.connect();
+    conn.query_drop("BEGIN").unwrap();
+    let _: Option<u64> = conn.query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap();
+    conn
+}
+
+fn wait_for_alter(server: &Server, table: &str) {
+    let mut conn = server.connect();
+    wait_until(PATIENCE, "the ALTER waits", || {
+        let query = format!(
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata \
+             lock' AND INFO LIKE 'ALTER TABLE {table} ENGINE%'"
+        );
+        conn.query_first::<u64, _>(query).unwrap() == Some(1)
+    });
+}
+
+#[test]
+fn tables_become_tidepools_and_innodbs_again_and_nothing_else_changes() {
+    let server = server("convert-there-and-back", &[]);
+    fill(&server);
+    let before = content(&server);
+    let (keys, _) = constraints(&server);
+    assert_eq!(keys, 6);
+    let look = report(&server, &[]);
+    assert_eq!(look["groups"].as_array().unwrap().len(), 5, "{look:#}");
+    assert_eq!(engines(&server), ["InnoDB"], "looking changes nothing");
+    let trial =
+        "SELECT COUNT(*) FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE 'tidepool%'";
+    assert_eq!(server.connect().query_first(trial).unwrap(), Some(0));
+    for (direction, engine) in [(&[][..], "Tidepool"), (&["--back"][..], "InnoDB")] {
+        let output = convert(&server, &[&["--apply", "--verify"], direction].concat());
+        ends_with(&output, 0);
+        assert!(stdout(&output).contains("checksum equal"), "{}", stdout(&output));
+        assert_eq!(engines(&server), [engine]);
+        assert_eq!(content(&server), before);
+        assert_eq!(constraints(&server), (keys, 0));
+        assert_eq!(server.connect().query_first(trial).unwrap(), Some(0), "no journal is left");
+        let output = convert(&server, &[&["--apply"], direction].concat());
+        ends_with(&output, 0);
+        assert!(stdout(&output).contains("\n0 tables to convert"), "{}", stdout(&output));
+    }
+    // What a foreign key does is what it did.
+    ends_with(&convert(&server, &["--apply"]), 0);
+    let mut conn = server.connect();
+    conn.query_drop("DELETE FROM shop.of_pairs WHERE x = 1; ").unwrap();
+    let error = conn.query_drop("DELETE FROM shop.heads WHERE id = 5").unwrap_err().to_string();
+    assert!(error.contains("1451"), "{error}");
+    conn.query_drop("DELETE FROM shop.pairs WHERE a = 2").unwrap();
+    let left: Option<u64> = conn.query_first("SELECT COUNT(*) FROM shop.of_pairs").unwrap();
+    assert_eq!(left, Some(48), "the deletion cascades");
+}
+
+#[test]
+fn the_printed_script_does_the_same() {
+    let server = server("convert-script", &[]);
+    fill(&server);
+    let before = content(&server);
+    let script = stdout(&convert(&server, &["--format=sql"]));
+    let mut client = server.client("CLIENT");
+    let mut child = client.stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, script.as_bytes()).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success(), "{script}");
+    assert_eq!(engines(&server), ["Tidepool"]);
+    assert_eq!(content(&server), before);
+}
+
+#[test]
+fn what_the_server_refuses_stays_with_what_foreign_keys_connect_with_it() {
+    let server = server("convert-blocked", &[]);
+    fill(&server);
+    let mut conn = server.connect();
+    for statement in [
+        "CREATE TABLE shop.history (id INT PRIMARY KEY) ENGINE=InnoDB WITH SYSTEM VERSIONING",
+        "CREATE TABLE shop.by_id (x INT, s BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, e BIGINT UNSIGNED \
+         GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e)) ENGINE=InnoDB WITH SYSTEM VERSIONING",
+        "CREATE TABLE shop.map (id INT PRIMARY KEY, g GEOMETRY NOT NULL, SPATIAL INDEX (g), \
+         FOREIGN KEY (id) REFERENCES shop.pairs (a)) ENGINE=InnoDB",
+        "CREATE TABLE shop.narrow (t VARCHAR(20) CHARACTER SET latin1, KEY (t)) ENGINE=InnoDB",
+        "CREATE TABLE shop.isam (id INT) ENGINE=MyISAM",
+        "CREATE SEQUENCE shop.numbers ENGINE=InnoDB",
+    ] {
+        conn.query_drop(statement).unwrap();
+    }
+    // What an engine takes changes with its version: the server's own answer counts.
+    conn.query_drop("CREATE TABLE shop.try LIKE shop.map").unwrap();
+    let has_spatial = conn.query_drop("ALTER TABLE shop.try ENGINE=Tidepool").is_ok();
+    conn.query_drop("DROP TABLE shop.try").unwrap();
+    let look = report(&server, &[]);
+    let verdict = |name: &str| {
+        let tables = look["tables"].as_array().unwrap();
+        let table = tables.iter().find(|table| table["table"] == name);
+        let rules = |table: &Value| {
+            let found = table["findings"].as_array().unwrap().iter();
+            found.map(|finding| finding["rule"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        table.map(|table| (table["verdict"].as_str().unwrap().to_owned(), rules(table)))
+    };
+    for (name, rule) in [("history", "versioned"), ("by_id", "transaction_precise")] {
+        let (verdict, rules) = verdict(name).unwrap();
+        assert_eq!(verdict, "blocked", "{name}");
+        assert!(rules.iter().any(|found| found == rule), "{name}: {rules:?}");
+    }
+    assert_eq!(verdict("narrow").unwrap().0, "convert");
+    for (name, rule) in [("map", "refused"), ("pairs", "connected"), ("of_pairs", "connected")] {
+        let (verdict, rules) = verdict(name).unwrap();
+        assert_eq!(verdict == "blocked", !has_spatial, "{name}: {rules:?}");
+        assert_eq!(rules.iter().any(|found| found == rule), !has_spatial, "{name}: {rules:?}");
+    }
+    assert_eq!(look["other_engines"]["MyISAM"], 1);
+    assert_eq!((look["sequences"].as_u64(), look["views"].as_u64()), (Some(1), Some(1)));
+    // The rest is converted, and the exit code says that something stayed.
+    ends_with(&convert(&server, &["--apply"]), 11);
+    let engine = |name: &str| -> String {
+        let query = format!(
+            "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND TABLE_NAME = '{name}'"
+        );
+        server.connect().query_first(query).unwrap().unwrap()
+    };
+    let of_map = if has_spatial { "Tidepool" } else { "InnoDB" };
+    for (name, expected) in [
+        ("history", "InnoDB"),
+        ("map", of_map),
+        ("pairs", of_map),
+        ("of_pairs", of_map),
+        ("orders", "Tidepool"),
+        ("isam", "MyISAM"),
+    ] {
+        assert_eq!(engine(name), expected, "{name}");
+    }
+    assert_eq!(constraints(&server), (7, 0));
+    ends_with(&convert(&server, &["shop.isam", "--from=myisam", "--apply"]), 0);
+    assert_eq!(engine("isam"), "Tidepool");
+}
+
+#[test]
+fn a_choice_that_leaves_a_parent_out_is_not_converted() {
+    let server = server("convert-choice", &[]);
+    fill(&server);
+    let output = convert(&server, &["shop.orders", "shop.parts", "--apply"]);
+    ends_with(&output, 11);
+    let text = stdout(&output);
+    assert!(text.contains("foreign keys connect it with") && text.contains("chosen"), "{text}");
+    assert_eq!(constraints(&server), (6, 0));
+    ends_with(&convert(&server, &["shop", "--exclude=shop.heads", "--exclude=shop.bodies"]), 0);
+    for (args, code, words) in [
+        (&["nowhere"][..], 2, "`nowhere`: no such schema"),
+        (&["shop.nothing"], 2, "`shop`.`nothing`: no such"),
+        (&["a.b.c"], 2, "write SCHEMA or SCHEMA.TABLE"),
+        (&["--from=tidepool"], 2, "that is what tables are to become"),
+        (&["--format=sql", "--apply"], 2, "instead of running"),
+        (&["--lock-wait=0"], 2, "from 1 to"),
+    ] {
+        let output = convert(&server, args);
+        ends_with(&output, code);
+        assert!(stderr(&output).contains(words), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_command_that_was_killed_is_finished_by_the_next() {
+    let server = server("convert-killed", &[]);
+    fill(&server);
+    let before = content(&server);
+    let holder = hold(&server, "shop.orders");
+    let mut child = begin(&server, &["--apply", "--no-lock-tables"]);
+    wait_for_alter(&server, "`shop`.`orders`");
+    let (there, noted) = constraints(&server);
+    assert!(noted > 0 && there < 6, "it is in the middle: {there} there, {noted} noted");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(holder);
+    let output = convert_when_free(&server, &["--apply"]);
+    ends_with(&output, 0);
+    assert_eq!(engines(&server), ["Tidepool"]);
+    assert_eq!(constraints(&server), (6, 0));
+    assert_eq!(content(&server), before);
+}
+
+#[test]
+fn a_command_that_was_killed_can_be_turned_back() {
+    let server = server("convert-turned", &[]);
+    fill(&server);
+    let before = content(&server);
+    let holder = hold(&server, "shop.orders");
+    let mut child = begin(&server, &["--apply", "--no-lock-tables"]);
+    wait_for_alter(&server, "`shop`.`orders`");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(holder);
+    let output = convert_when_free(&server, &["--apply", "--back"]);
+    ends_with(&output, 0);
+    assert_eq!(engines(&server), ["InnoDB"]);
+    assert_eq!(constraints(&server), (6, 0));
+    assert_eq!(content(&server), before);
+}
+
+#[test]
+fn a_server_that_was_killed_is_converted_by_the_next_command() {
+    // The journal is on disk also where commits are not.
+    let mut server = server("convert-server-killed", &["--innodb-flush-log-at-trx-commit=0"]);
+    fill(&server);
+    let before = content(&server);
+    for (args, engine) in [(&["--apply"][..], "Tidepool"), (&["--apply", "--back"][..], "InnoDB")] {
+        let holder = hold(&server, "shop.orders");
+        let child = begin(&server, &[args, &["--no-lock-tables"]].concat());
+        wait_for_alter(&server, "`shop`.`orders`");
+        server.kill9();
+        let output = child.wait_with_output().unwrap();
+        ends_with(&output, 7);
+        assert!(stderr(&output).contains("run the command again"), "{}", stderr(&output));
+        drop(holder);
+        server.restart();
+        let (there, noted) = constraints(&server);
+        assert!(there < 6 && there + noted >= 6, "{there} there, {noted} noted");
+        ends_with(&convert(&server, args), 0);
+        assert_eq!(engines(&server), [engine]);
+        assert_eq!(constraints(&server), (6, 0));
+        assert_eq!(content(&server), before);
+    }
+}
+
+#[test]
+fn an_interrupt_ends_it_after_the_running_table() {
+    let server = server("convert-interrupted", &[]);
+    fill(&server);
+    let before = content(&server);
+    let mut holder = hold(&server, "shop.orders");
+    let child = begin(&server, &["--apply", "--no-lock-tables", "--exclude=shop.odd"]);
+    wait_for_alter(&server, "`shop`.`orders`");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    holder.query_drop("COMMIT").unwrap();
+    let output = child.wait_with_output().unwrap();
+    ends_with(&output, 11);
+    let text = stdout(&output);
+    assert!(text.contains("`shop`.`orders`: 3000 rows") && text.contains("Stopped"), "{text}");
+    // Those between tables of one engine are back at once; the other one is noted.
+    assert_eq!(constraints(&server), (5, 1), "{text}");
+    assert!(text.contains("1 foreign key missing until then"), "{text}");
+    let look = report(&server, &[]);
+    assert_eq!(look["missing_foreign_keys"].as_array().unwrap().len(), 1);
+    ends_with(&convert(&server, &["--apply"]), 0);
+    assert_eq!(constraints(&server), (6, 0));
+    assert_eq!(content(&server), before);
+}
+
+#[test]
+fn a_table_in_use_ends_it_with_its_foreign_keys_in_place() {
+    let server = server("convert-in-use", &[]);
+    fill(&server);
+    let before = content(&server);
+    let holder = hold(&server, "shop.orders");
+    let output = convert(
+        &server,
+        &["shop.orders", "shop.customers", "we`ird.db", "--apply", "--lock-wait=1"],
+    );
+    ends_with(&output, 9);
+    let text = stderr(&output);
+    assert!(text.contains("another session uses the table") && !text.contains("missing"), "{text}");
+    assert_eq!(constraints(&server), (6, 0));
+    drop(holder);
+    assert_eq!(content(&server), before);
+    // Without the lock it fails in the middle of a group, whose tables are in both engines then.
+    let holder = hold(&server, "shop.orders");
+    let output = convert(&server, &["--apply", "--lock-wait=1", "--no-lock-tables"]);
+    ends_with(&output, 9);
+    assert!(stderr(&output).contains("foreign keys are missing now"), "{}", stderr(&output));
+    drop(holder);
+    ends_with(&convert(&server, &["--apply"]), 0);
+    assert_eq!(constraints(&server), (6, 0));
+    assert_eq!(content(&server), before);
+}
+
+#[test]
+fn rows_that_lost_their_parent_meanwhile_are_found() {
+    let server = server("convert-orphans", &[]);
+    fill(&server);
+    let holder = hold(&server, "shop.orders");
+    let mut child = begin(&server, &["--apply", "--no-lock-tables"]);
+    wait_for_alter(&server, "`shop`.`orders`");
+    // While the foreign key is missing nothing refuses this.
+    let mut conn = server.connect();
+    conn.query_drop("INSERT INTO `we``ird.db`.`a ``b.c` VALUES (9999, 77777777, 1)").unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(holder);
+    let output = convert_when_free(&server, &["--apply"]);
+    ends_with(&output, 9);
+    let text = stderr(&output);
+    assert!(text.contains("rows without a parent") && text.contains("`f k`"), "{text}");
+    assert_eq!(constraints(&server), (5, 1));
+    conn.query_drop("DELETE FROM `we``ird.db`.`a ``b.c` WHERE `i d` = 9999").unwrap();
+    ends_with(&convert(&server, &["--apply"]), 0);
+    assert_eq!(constraints(&server), (6, 0));
+}
+
+#[test]
+fn a_server_without_tidepool_is_looked_at_and_not_converted() {
+    let server = innodb("convert-without", &[]);
+    fill(&server);
+    let output = convert(&server, &[]);
+    ends_with(&output, 0);
+    assert!(stdout(&output).contains("INSTALL SONAME 'ha_tidepool'"), "{}", stdout(&output));
+    let output = convert(&server, &["--apply"]);
+    ends_with(&output, 6);
+    assert!(stderr(&output).contains("Tidepool is not loaded"), "{}", stderr(&output));
+    assert_eq!(constraints(&server), (6, 0));
+}
+
+#[test]
+fn a_user_without_privileges_changes_nothing() {
+    let server = server("convert-poor", &[]);
+    fill(&server);
+    let mut conn = server.connect();
+    conn.query_drop("CREATE USER poor@localhost").unwrap();
+    conn.query_drop("GRANT SELECT ON shop.* TO poor@localhost").unwrap();
+    let mut poor = tidepool(server.socket());
+    let output = poor.args(["--user=poor", "convert", "--apply"]).output().unwrap();
+    ends_with(&output, 5);
+    assert_eq!((engines(&server), constraints(&server)), (vec!["InnoDB".into()], (6, 0)));
+    let mut poor = tidepool(server.socket());
+    let output = poor.args(["--user=poor", "convert"]).output().unwrap();
+    ends_with(&output, 0);
+    assert!(stdout(&output).contains("not all could be tried"), "{}", stdout(&output));
+}
