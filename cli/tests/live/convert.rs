@@ -22,7 +22,7 @@ CREATE DATABASE `we``ird.db` CHARACTER SET latin1;
 CREATE TABLE shop.customers (id INT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(40) NOT NULL
   COMMENT 'it''s ''ENGINE=InnoDB''', up VARCHAR(40) AS (UPPER(name)) VIRTUAL, born DATE DEFAULT '2000-01-01',
   length INT AS (LENGTH(name)) STORED, seen TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE
-  CURRENT_TIMESTAMP, hidden INT INVISIBLE DEFAULT 7, UNIQUE (name), KEY (up), CHECK (id <> 13));
+  CURRENT_TIMESTAMP, hidden INT INVISIBLE DEFAULT 7, UNIQUE (name), KEY (up), CHECK (name <> 'no'));
 CREATE TABLE shop.orders (id BIGINT PRIMARY KEY AUTO_INCREMENT, customer INT UNSIGNED, previous BIGINT,
   note TEXT, KEY (previous), CONSTRAINT `of` FOREIGN KEY (customer) REFERENCES shop.customers (id)
   ON DELETE CASCADE ON UPDATE SET NULL, CONSTRAINT self FOREIGN KEY (previous) REFERENCES shop.orders
@@ -46,7 +46,7 @@ INSERT INTO shop.customers (id, name, hidden) SELECT seq, CONCAT('name ', seq), 
 SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO';
 INSERT INTO shop.customers (id, name, born) VALUES (0, 'zero', '0000-00-00');
 SET check_constraint_checks = 0;
-INSERT INTO shop.customers (id, name) VALUES (13, 'thirteen');
+INSERT INTO shop.customers (id, name) VALUES (13, 'no');
 INSERT INTO shop.orders (id, customer, previous) SELECT seq, 100 + seq % 1900, NULL FROM seq_1_to_3000;
 UPDATE shop.orders SET previous = id + 1 WHERE id < 3000;
 INSERT INTO `we``ird.db`.`a ``b.c` SELECT seq, seq, 1 + seq % 2 FROM seq_1_to_500;
