@@ -45,7 +45,8 @@ fn tables(server: &mut Server, found: &mut Found) -> Result<()> {
     let rows: Vec<mysql::Row> = server.rows("listing the tables", "", &query)?;
     let primary = names(server, "INDEX_NAME = 'PRIMARY'")?;
     let fulltext = names(server, "INDEX_TYPE = 'FULLTEXT'")?;
-    let by_id = by_transaction_id(server)?;
+    let by_id = columns(server, "GENERATION_EXPRESSION = 'ROW START' AND DATA_TYPE = 'bigint'")?;
+    let virtual_columns = columns(server, "EXTRA LIKE '%VIRTUAL GENERATED%'")?;
     for row in rows {
         let word = |at: usize| {
             let bytes: Option<Vec<u8>> = row.get_opt(at).and_then(|value| value.ok()).flatten();
@@ -77,6 +78,7 @@ fn tables(server: &mut Server, found: &mut Found) -> Result<()> {
             has_primary_key: primary.contains(&name),
             has_fulltext: fulltext.contains(&name),
             versioning,
+            has_virtual_columns: virtual_columns.contains(&name),
             is_partitioned: create_options.contains("partitioned"),
             options: String::new(),
             name,
@@ -94,12 +96,28 @@ fn names(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
     pairs(server, &query)
 }
 
-fn by_transaction_id(server: &mut Server) -> Result<BTreeSet<TableName>> {
+/// The tables that have a column of this kind.
+fn columns(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
     let query = format!(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE GENERATION_EXPRESSION \
-         = 'ROW START' AND DATA_TYPE = 'bigint' AND TABLE_SCHEMA NOT IN ({SYSTEM})"
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE {condition} \
+         AND TABLE_SCHEMA NOT IN ({SYSTEM})"
     );
     pairs(server, &query)
+}
+
+/// The columns that a table stores, in their order.
+///
+/// # Errors
+/// As [`Server::rows`].
+pub fn stored_columns(server: &mut Server, table: &TableName) -> Result<Vec<String>> {
+    let query = format!(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} AND TABLE_NAME = \
+         {} AND EXTRA NOT LIKE '%VIRTUAL GENERATED%' ORDER BY ORDINAL_POSITION",
+        literal(&table.schema),
+        literal(&table.table)
+    );
+    let rows: Vec<Vec<u8>> = server.rows("listing the columns", "", &query)?;
+    Ok(rows.into_iter().map(text).collect())
 }
 
 fn pairs(server: &mut Server, query: &str) -> Result<BTreeSet<TableName>> {

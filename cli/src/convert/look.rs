@@ -1,9 +1,13 @@
 //! Looks at the server: which tables can be converted, which stay and why, and the plan.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+use indicatif::ProgressBar;
 
 use crate::exit::{Error, Result};
 use crate::server::Server;
+use crate::terminal::printable;
 
 use super::gather::{gather, options, unknown};
 use super::journal;
@@ -132,6 +136,14 @@ pub fn look(server: &mut Server, selection: &Selection<'_>, lock_wait_s: u64) ->
     Ok(look)
 }
 
+/// A line on standard error, if that is a terminal.
+fn spinner() -> ProgressBar {
+    match std::io::stderr().is_terminal() {
+        true => ProgressBar::new_spinner(),
+        false => ProgressBar::hidden(),
+    }
+}
+
 /// What may be done with each table, by the rules.
 fn roles(
     server: &mut Server,
@@ -201,8 +213,13 @@ fn try_copies(
         .filter(|(_, node)| is_tried(node))
         .map(|(table, _)| table)
         .collect();
+    let progress = spinner();
     let trial::Refused { tables: refused, constraints, untried } =
-        try_all(&mut session, &tables, &constraints, look.direction)?;
+        try_all(&mut session, &tables, &constraints, look.direction, |name| {
+            progress.set_message(printable(&format!("trying an empty copy of {name}")));
+            progress.tick();
+        })?;
+    progress.finish_and_clear();
     look.untried = untried;
     for (name, why, rule) in refused
         .into_iter()

@@ -207,7 +207,12 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let result = run.carry_out(&look.plan);
     let outcome = run.outcome;
     if let Err(error) = result {
-        return Err(with_what_is_left(error, &mut work));
+        let error = with_what_is_left(error, &mut work);
+        if !matches!(error, Error::Gone(_)) {
+            // Removes it where nothing is missing; the error says more than one of this would.
+            let _ = journal.close();
+        }
+        return Err(error);
     }
     journal.close()?;
     let is_done = !outcome.is_stopped && look.plan.left_out.is_empty() && look.blocked == 0;

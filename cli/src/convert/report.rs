@@ -215,7 +215,7 @@ impl<'a> Report<'a> {
         );
         if !outcome.converted.is_empty() {
             let (before, after) = (sum(|t| t.bytes_before), sum(|t| t.bytes_after));
-            let _ = write!(text, ", {} -> {}", human(before), human(after));
+            let _ = write!(text, ", {}", sizes(before, after));
         }
         if outcome.constraints > 0 {
             let _ =
@@ -384,6 +384,14 @@ fn counted(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         _ => format!("{count} {what}s"),
+    }
+}
+
+/// What tables took and take. A new table of Tidepool has its size once it is written out.
+pub fn sizes(before: u64, after: u64) -> String {
+    match after {
+        0 => human(before),
+        after => format!("{} -> {}", human(before), human(after)),
     }
 }
 

@@ -28,6 +28,8 @@ const ASSUMED_BYTES_PER_S: f64 = 25e6;
 const ASSUMED_GROWTH_TO_INNODB: f64 = 4.0;
 /// And one whose InnoDB pages were compressed.
 const ASSUMED_GROWTH_OF_COMPRESSED: f64 = 2.0;
+/// A row of InnoDB with its index entries.
+const ASSUMED_ROW_BYTES: u64 = 100;
 
 /// Where the free room can be read.
 #[derive(Debug)]
@@ -98,7 +100,12 @@ impl Space {
             (_, Direction::ToTidepool) if is_compressed => ASSUMED_GROWTH_OF_COMPRESSED,
             (_, Direction::ToTidepool) => 1.0,
         };
-        (table.bytes() as f64 * growth) as u64
+        let needed = (table.bytes() as f64 * growth) as u64;
+        match direction {
+            Direction::ToTidepool => needed,
+            // What has not been written out yet is not in the size.
+            Direction::ToInnodb => needed.max(table.rows * ASSUMED_ROW_BYTES),
+        }
     }
 
     /// Before a table is altered.
@@ -137,7 +144,7 @@ impl Space {
 
     /// What the conversion of a table has shown.
     pub fn learn(&mut self, bytes_before: u64, bytes_after: u64, seconds: f64) {
-        if bytes_before >= TELLING_BYTES {
+        if bytes_before >= TELLING_BYTES && bytes_after > 0 {
             let growth = bytes_after as f64 / bytes_before as f64;
             self.growth_max = Some(self.growth_max.map_or(growth, |max| max.max(growth)));
         }

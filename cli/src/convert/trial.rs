@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use crate::exit::Result;
 use crate::server::Server;
 
-use super::names::{TableName, quoted};
+use super::names::TableName;
 use super::schema::{Constraint, Kind, Table};
 use super::statements::{Direction, add_clause, alter};
 
@@ -28,7 +28,8 @@ pub struct Refused {
     pub untried: Option<String>,
 }
 
-/// Tries all of these tables, whose session has the settings of a conversion.
+/// Tries all of these tables, on a session with the settings of a conversion. `on_way` hears which
+/// table is next.
 ///
 /// # Errors
 /// As [`Server::rows`], where the server goes away. Any other refusal is an answer.
@@ -37,6 +38,7 @@ pub fn try_all(
     tables: &[&Table],
     constraints: &[Constraint],
     direction: Direction,
+    mut on_way: impl FnMut(&TableName),
 ) -> Result<Refused> {
     let mut refused = Refused::default();
     if tables.is_empty() {
@@ -54,6 +56,7 @@ pub fn try_all(
     let is_referenced =
         |table: &Table| constraints.iter().any(|constraint| constraint.touches(&table.name));
     for table in tables.iter().filter(|table| table.kind == Kind::Table) {
+        on_way(&table.name);
         let copy = &copies[&table.name];
         let like = format!("CREATE TABLE {copy} LIKE {}", table.name);
         if let Err(refusal) = server.attempt(WHAT, &like)? {
@@ -68,25 +71,33 @@ pub fn try_all(
             let _ = server.attempt(WHAT, &format!("DROP TABLE {copy}"))?;
         }
     }
-    for constraint in constraints {
-        let child = constraint.child.name();
-        let Some(copy) = copies.get(&child) else { continue };
-        let parent = constraint.parent.name();
-        let Some(parent_copy) = copies.get(&parent) else { continue };
-        if refused.tables.contains_key(&child) || refused.tables.contains_key(&parent) {
+    for table in tables {
+        let child = &table.name;
+        let of_child: Vec<&Constraint> = constraints
+            .iter()
+            .filter(|constraint| constraint.child.name() == *child)
+            .filter(|constraint| copies.contains_key(&constraint.parent.name()))
+            .collect();
+        let is_refused = |name: &TableName| refused.tables.contains_key(name);
+        let has_copies =
+            !is_refused(child) && !of_child.iter().any(|of| is_refused(&of.parent.name()));
+        if of_child.is_empty() || !has_copies {
             continue;
         }
-        let statement = format!("ALTER TABLE {copy} {}", add_clause(constraint, parent_copy));
+        let clause =
+            |constraint: &&Constraint| add_clause(constraint, &copies[&constraint.parent.name()]);
+        let clauses: Vec<String> = of_child.iter().map(clause).collect();
+        let statement = format!("ALTER TABLE {} {}", copies[child], clauses.join(", "));
         if let Err(refusal) = server.attempt(WHAT, &statement)? {
-            let name = quoted(&constraint.name);
             let why = format!(
-                "{} refuses foreign key {name} between empty copies: {refusal}",
+                "{} refuses its foreign keys between empty copies: {refusal}",
                 direction.engine()
             );
-            refused.constraints.insert(child, why);
+            refused.constraints.insert(child.clone(), why);
         }
+        on_way(child);
     }
-    end(server)?;
+    end_schema(server)?;
     Ok(refused)
 }
 
@@ -109,8 +120,4 @@ fn end_schema(server: &mut Server) -> Result<()> {
     let _ = server.attempt(WHAT, &format!("DROP SCHEMA IF EXISTS {SCHEMA}"))?;
     let _ = server.attempt(WHAT, "SET SESSION foreign_key_checks = 1")?;
     Ok(())
-}
-
-fn end(server: &mut Server) -> Result<()> {
-    end_schema(server)
 }
