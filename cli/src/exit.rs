@@ -3,7 +3,8 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; for `advise`: whatever it found, unless `--check` |
-//! | 1 | `check` found damage, `salvage` could not read all; `convert` found that a table differs; an experiment of `lab` failed, or could not begin |
+//! | 1 | `check` found damage, `salvage` could not read all; an experiment of `lab` failed, or could not begin |
+//! | 1 | `convert` found that a table differs |
 //! | 2 | the command line is wrong |
 //! | 3 | unknown: no server answers, or `advise --check` found nothing and could not see all |
 //! | 4 | the server refused the user, the password, or this way to connect; or TLS failed |

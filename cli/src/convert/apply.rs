@@ -251,8 +251,8 @@ impl Run<'_> {
         let after = self.measure(table)?;
         if after != before || copied != before.rows {
             return Err(Error::Differs(format!(
-                "{} had {} rows before, {copied} were copied, and it has {} now{}; keep its backup, \
-                 and report this",
+                "{} had {} rows before, {copied} were copied, and it has {} now{}; keep its \
+                 backup, and report this",
                 table.name,
                 before.rows,
                 after.rows,
@@ -316,8 +316,8 @@ impl Run<'_> {
             && let Error::Refused { why, .. } = &mut error
         {
             why.push_str(
-                "; rows without a parent came while the constraint was missing: correct them and run \
-                 the command again, or add it without a check with --leave-orphans",
+                "; rows without a parent came while the constraint was missing: correct them and \
+                 run the command again, or add it without a check with --leave-orphans",
             );
         }
         Err(error)
@@ -341,8 +341,8 @@ impl Run<'_> {
 fn refused(statement: &str, refusal: Refusal) -> Error {
     let hint = match refusal.code {
         LOCK_WAIT_TIMEOUT => {
-            "; another session uses the table: end its transaction (SHOW PROCESSLIST), or wait longer \
-             with --lock-wait"
+            "; another session uses the table: end its transaction (SHOW PROCESSLIST), or wait \
+             longer with --lock-wait"
         }
         _ => "",
     };

@@ -38,9 +38,9 @@ pub fn gather(server: &mut Server) -> Result<Found> {
 /// The user schemas' tables, and the number of views by schema.
 fn tables(server: &mut Server, found: &mut Found) -> Result<()> {
     let query = format!(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, DATA_LENGTH, INDEX_LENGTH, \
-         ROW_FORMAT, CREATE_OPTIONS FROM information_schema.TABLES WHERE TABLE_SCHEMA NOT IN \
-         ({SYSTEM}) ORDER BY 1, 2"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, DATA_LENGTH, \
+         INDEX_LENGTH, ROW_FORMAT, CREATE_OPTIONS FROM information_schema.TABLES WHERE \
+         TABLE_SCHEMA NOT IN ({SYSTEM}) ORDER BY 1, 2"
     );
     let rows: Vec<mysql::Row> = server.rows("listing the tables", "", &query)?;
     let primary = names(server, "INDEX_NAME = 'PRIMARY'")?;
@@ -99,8 +99,8 @@ fn names(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
 /// The tables that have a column of this kind.
 fn columns(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
     let query = format!(
-        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE {condition} \
-         AND TABLE_SCHEMA NOT IN ({SYSTEM})"
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE \
+         {condition} AND TABLE_SCHEMA NOT IN ({SYSTEM})"
     );
     pairs(server, &query)
 }
@@ -111,8 +111,8 @@ fn columns(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> 
 /// As [`Server::rows`].
 pub fn stored_columns(server: &mut Server, table: &TableName) -> Result<Vec<String>> {
     let query = format!(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} AND TABLE_NAME = \
-         {} AND EXTRA NOT LIKE '%VIRTUAL GENERATED%' ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} AND TABLE_NAME \
+         = {} AND EXTRA NOT LIKE '%VIRTUAL GENERATED%' ORDER BY ORDINAL_POSITION",
         literal(&table.schema),
         literal(&table.table)
     );
@@ -132,8 +132,8 @@ fn pairs(server: &mut Server, query: &str) -> Result<BTreeSet<TableName>> {
 pub fn constraints_of(server: &mut Server, child: &TableName) -> Result<Vec<Constraint>> {
     let (schema, table) = (literal(&child.schema), literal(&child.table));
     let condition = format!(
-        "AND k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {table} AND r.CONSTRAINT_SCHEMA = {schema} \
-         AND r.TABLE_NAME = {table}"
+        "AND k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {table} AND r.CONSTRAINT_SCHEMA = \
+         {schema} AND r.TABLE_NAME = {table}"
     );
     constraints(server, &condition)
 }

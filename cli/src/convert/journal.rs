@@ -108,9 +108,9 @@ impl Journal {
         };
         let rows: Vec<String> = constraints.iter().map(row).collect();
         let statement = format!(
-            "INSERT INTO tidepool_convert.constraints (child_schema, child_table, name, definition, \
-             statement) VALUES {} ON DUPLICATE KEY UPDATE definition = VALUES(definition), statement \
-             = VALUES(statement)",
+            "INSERT INTO tidepool_convert.constraints (child_schema, child_table, name, \
+             definition, statement) VALUES {} ON DUPLICATE KEY UPDATE definition = \
+             VALUES(definition), statement = VALUES(statement)",
             rows.join(", ")
         );
         self.server.execute(WHAT, "INSERT", &statement)?;
@@ -133,8 +133,8 @@ impl Journal {
         let _ = self.server.attempt(WHAT, "FLUSH ENGINE LOGS")?;
         for constraint in constraints {
             let statement = format!(
-                "DELETE FROM tidepool_convert.constraints WHERE child_schema = {} AND child_table = \
-                 {} AND name = {}",
+                "DELETE FROM tidepool_convert.constraints WHERE child_schema = {} AND child_table \
+                 = {} AND name = {}",
                 literal(&constraint.child.schema),
                 literal(&constraint.child.table),
                 literal(&constraint.name)

@@ -177,7 +177,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let mut journal = Journal::open(&target)?;
     journal.forget(&look.back_already)?;
     let mut say = |line: &str| {
-        // Whoever reads it may have gone; the work goes on.
+        // The reader may have gone; the work goes on.
         let line = crate::terminal::printable(line);
         let _ = match is_json {
             true => writeln!(std::io::stderr(), "{line}"),
@@ -281,7 +281,8 @@ fn claim(server: &mut Server) -> Result<()> {
     Err(Error::Refused {
         what: "convert".into(),
         why: format!(
-            "another conversion runs{holder}; that of a command that was killed ends after its statement"
+            "another conversion runs{holder}; that of a command that was killed ends after its \
+             statement"
         ),
     })
 }
@@ -304,8 +305,8 @@ fn with_what_is_left(error: Error, server: &mut Server) -> Error {
         // Nothing can be asked any more.
         Error::Gone(why) => {
             return Error::Gone(format!(
-                "{why}; run the command again once the server is there: it goes on where it stopped, \
-                 and adds the foreign keys that are in {}.constraints",
+                "{why}; run the command again once the server is there: it goes on where it \
+                 stopped, and adds the foreign keys that are in {}.constraints",
                 journal::SCHEMA
             ));
         }
@@ -314,8 +315,8 @@ fn with_what_is_left(error: Error, server: &mut Server) -> Error {
     let note = match left {
         0 => return error,
         left => format!(
-            " ({left} foreign keys are missing now; they are in {}.constraints, and the next run adds \
-             them)",
+            " ({left} foreign keys are missing now; they are in {}.constraints, and the next run \
+             adds them)",
             journal::SCHEMA
         ),
     };

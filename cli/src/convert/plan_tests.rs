@@ -63,7 +63,8 @@ impl Model {
     }
 }
 
-/// Tables by number: 0 to alter, 1 to leave, 2 done. Edges, and which of them are missing. Constraints
+/// Tables by number: 0 to alter, 1 to leave, 2 done. Edges, and which of them are missing.
+/// Constraints
 /// that exist are within one engine, as on any server, and may name a parent that is not there.
 fn graphs() -> impl Strategy<Value = (Vec<Node>, Vec<Constraint>, Vec<Constraint>)> {
     (1_usize..14).prop_flat_map(|count| {

@@ -172,8 +172,8 @@ impl<'a> Report<'a> {
                          group is done (--no-lock-tables)\n"
                     }
                     false => {
-                        "Tables with foreign keys: other sessions go on while the keys are missing; \
-                         the rows are checked when they are added\n"
+                        "Tables with foreign keys: other sessions go on while the keys are \
+                         missing; the rows are checked when they are added\n"
                     }
                 });
             }
@@ -312,8 +312,8 @@ fn is_blocked(findings: &[Finding]) -> bool {
 fn writers(kind: &Kind) -> &'static str {
     match kind.is_mariadb_since((11, 2, 0)) {
         true => {
-            "other sessions read and write a table while it is copied; they wait for a moment at its \
-             end, and a session that has written may be slow for that long"
+            "other sessions read and write a table while it is copied; they wait for a moment at \
+             its end, and a session that has written may be slow for that long"
         }
         false => {
             "other sessions read a table while it is copied, and their writes to it wait until its \
@@ -336,8 +336,8 @@ fn notes(look: &Look, kind: &Kind, variables: &Named, status: &Named) -> Vec<Str
     }
     for constraint in &look.without_table {
         notes.push(format!(
-            "foreign key {} of {} is in {}.constraints, and this user sees no such table: delete its \
-             row if you have dropped the table",
+            "foreign key {} of {} is in {}.constraints, and this user sees no such table: delete \
+             its row if you have dropped the table",
             constraint.name,
             constraint.child.name(),
             super::journal::SCHEMA

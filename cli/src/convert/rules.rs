@@ -55,13 +55,13 @@ pub fn findings(table: &Table, direction: Direction) -> Vec<Finding> {
     }
     if table.versioning == Versioning::Time {
         let text = "system-versioned: the server changes the engine of no such table that is, or \
-                    becomes, InnoDB's (error 4120). The guide has the statements that copy it with its \
-                    history";
+                    becomes, InnoDB's (error 4120). The guide has the statements that copy it with \
+                    its history";
         add(Weight::Blocks, "versioned", text);
     }
     if table.has_option("DATA DIRECTORY") || table.has_option("INDEX DIRECTORY") {
-        let text = "DATA DIRECTORY: the files of the new table lie in the data directory, so the room \
-                    must be there. The option is lost";
+        let text = "DATA DIRECTORY: the files of the new table lie in the data directory, so the \
+                    room must be there. The option is lost";
         add(Weight::Warning, "data_directory", text);
     }
     if direction == Direction::ToTidepool {
@@ -80,8 +80,8 @@ pub fn findings(table: &Table, direction: Direction) -> Vec<Finding> {
 
 fn to_tidepool(table: &Table, add: &mut impl FnMut(Weight, &'static str, &str)) {
     if table.has_option("PAGE_COMPRESSED") {
-        let text = "PAGE_COMPRESSED has no effect in Tidepool, which compresses all pages; it stays \
-                    with the table, as a comment, until a conversion back";
+        let text = "PAGE_COMPRESSED has no effect in Tidepool, which compresses all pages; it \
+                    stays with the table, as a comment, until a conversion back";
         add(Weight::Warning, "page_compressed", text);
     }
     let is_compressed = table.row_format.eq_ignore_ascii_case("compressed");
@@ -96,8 +96,8 @@ fn to_tidepool(table: &Table, add: &mut impl FnMut(Weight, &'static str, &str)) 
         add(Weight::Note, "encrypted", text);
     }
     if table.has_fulltext {
-        let text = "FULLTEXT: a search sees its transaction's own rows, and some queries find other \
-                    rows than InnoDB's (see the reference on compatibility)";
+        let text = "FULLTEXT: a search sees its transaction's own rows, and some queries find \
+                    other rows than InnoDB's (see the reference on compatibility)";
         add(Weight::Warning, "fulltext", text);
     }
     match table.engine.to_ascii_lowercase().as_str() {

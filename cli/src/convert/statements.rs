@@ -190,11 +190,9 @@ mod tests {
         );
         assert_eq!(
             adds(&both),
-            [
-                "ALTER TABLE `s`.`c` ADD CONSTRAINT `f``1` FOREIGN KEY (`a`, `b```) REFERENCES `s`.`p` \
-              (`x`, `y`) ON DELETE SET NULL, ADD CONSTRAINT `f2` FOREIGN KEY (`a`, `b```) \
-              REFERENCES `s`.`p` (`x`, `y`) ON UPDATE NO ACTION"
-            ]
+            ["ALTER TABLE `s`.`c` ADD CONSTRAINT `f``1` FOREIGN KEY (`a`, `b```) REFERENCES \
+                 `s`.`p` (`x`, `y`) ON DELETE SET NULL, ADD CONSTRAINT `f2` FOREIGN KEY (`a`, \
+                 `b```) REFERENCES `s`.`p` (`x`, `y`) ON UPDATE NO ACTION"]
         );
     }
 

@@ -16,57 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Foreign keys within and across schemas, of one table to itself, and in a cycle; names with
 /// everything that a name may have; rows that a copy could change.
-const SCHEMA: &str = r"
-CREATE DATABASE shop CHARACTER SET utf8mb4;
-CREATE DATABASE `we``ird.db` CHARACTER SET latin1;
-CREATE TABLE shop.customers (id INT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(40) NOT NULL
-  COMMENT 'it''s ''ENGINE=InnoDB''', up VARCHAR(40) AS (UPPER(name)) VIRTUAL, born DATE DEFAULT '2000-01-01',
-  length INT AS (LENGTH(name)) STORED, seen TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE
-  CURRENT_TIMESTAMP, hidden INT INVISIBLE DEFAULT 7, UNIQUE (name), KEY (up), CHECK (name <> 'no'));
-CREATE TABLE shop.regions (id INT PRIMARY KEY);
-CREATE TABLE shop.orders (id BIGINT PRIMARY KEY AUTO_INCREMENT, customer INT UNSIGNED, previous BIGINT,
-  region INT, CONSTRAINT `in` FOREIGN KEY (region) REFERENCES shop.regions (id), note TEXT, KEY (previous), CONSTRAINT `of` FOREIGN KEY (customer) REFERENCES shop.customers (id)
-  ON DELETE CASCADE ON UPDATE SET NULL, CONSTRAINT self FOREIGN KEY (previous) REFERENCES shop.orders
-  (id) ON DELETE NO ACTION) AUTO_INCREMENT=5000;
-CREATE TABLE `we``ird.db`.`a ``b.c` (`i d` INT PRIMARY KEY, `c``d` BIGINT, `é` ENUM('x','ß'),
-  CONSTRAINT `f k` FOREIGN KEY (`c``d`) REFERENCES shop.orders (id) ON DELETE SET NULL);
-CREATE TABLE shop.heads (id INT PRIMARY KEY, body INT, KEY (body));
-CREATE TABLE shop.bodies (id INT PRIMARY KEY, head INT,
-  CONSTRAINT body_head FOREIGN KEY (head) REFERENCES shop.heads (id) ON UPDATE CASCADE);
-ALTER TABLE shop.heads ADD CONSTRAINT head_body FOREIGN KEY (body) REFERENCES shop.bodies (id);
-CREATE TABLE shop.pairs (a INT, b INT, PRIMARY KEY (a, b));
-CREATE TABLE shop.of_pairs (x INT, y INT, KEY (x, y),
-  CONSTRAINT two FOREIGN KEY (x, y) REFERENCES shop.pairs (a, b) ON DELETE CASCADE);
-CREATE TABLE shop.parts (id INT, year INT, v VARCHAR(20), PRIMARY KEY (id, year)) PARTITION BY RANGE
-  (year) (PARTITION p0 VALUES LESS THAN (2020), PARTITION p1 VALUES LESS THAN MAXVALUE);
-CREATE TABLE shop.odd (v DOUBLE, j JSON, b BIT(9), z DATETIME(6) NULL, bin BLOB, FULLTEXT (t), t TEXT)
-  ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8 COMMENT='`odd`';
-CREATE TRIGGER shop.tr BEFORE INSERT ON shop.orders FOR EACH ROW SET NEW.note = IFNULL(NEW.note, 'none');
-CREATE VIEW shop.seen AS SELECT name, up FROM shop.customers;
-USE shop;
-INSERT INTO shop.customers (id, name, hidden) SELECT seq, CONCAT('name ', seq), seq FROM seq_100_to_2000;
-SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO';
-INSERT INTO shop.customers (id, name, born) VALUES (0, 'zero', '0000-00-00');
-SET check_constraint_checks = 0;
-INSERT INTO shop.customers (id, name) VALUES (13, 'no');
-INSERT INTO shop.regions VALUES (1), (2);
-INSERT INTO shop.orders (id, customer, region) SELECT seq, 100 + seq % 1900, 1 + seq % 2 FROM seq_1_to_3000;
-UPDATE shop.orders SET previous = id + 1 WHERE id < 3000;
-INSERT INTO `we``ird.db`.`a ``b.c` SELECT seq, seq, 1 + seq % 2 FROM seq_1_to_500;
-INSERT INTO shop.heads SELECT seq, NULL FROM seq_1_to_100;
-INSERT INTO shop.bodies SELECT seq, seq FROM seq_1_to_100;
-UPDATE shop.heads SET body = 101 - id;
-INSERT INTO shop.pairs SELECT seq, seq FROM seq_1_to_50;
-INSERT INTO shop.of_pairs SELECT seq, seq FROM seq_1_to_50;
-INSERT INTO shop.parts SELECT seq, 2000 + seq % 40, 'v' FROM seq_1_to_1000;
-INSERT INTO shop.odd VALUES (0.1, '{}', b'101', NULL, 0x00FF, 'a word'), (-0.0, NULL, NULL, '1000-01-01', '', NULL);
-";
+const SCHEMA: &str = include_str!("convert.sql");
 
 /// Every base table, in order.
 fn tables(conn: &mut Conn) -> Vec<(String, String)> {
     conn.query(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE LIKE '%BASE%' AND \
-         TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema', 'tidepool_convert') ORDER BY 1, 2",
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE LIKE \
+         '%BASE%' AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', \
+         'performance_schema', 'tidepool_convert') ORDER BY 1, 2",
     )
     .unwrap()
 }
@@ -128,8 +85,8 @@ fn is_as_before(server: &Server, before: &[(String, Vec<String>, Vec<String>)]) 
 }
 
 fn engines(server: &Server) -> Vec<String> {
-    let query = "SELECT DISTINCT ENGINE FROM information_schema.TABLES WHERE TABLE_TYPE LIKE '%BASE%' AND \
-                 TABLE_SCHEMA IN ('shop', 'we`ird.db')";
+    let query = "SELECT DISTINCT ENGINE FROM information_schema.TABLES WHERE TABLE_TYPE LIKE \
+                 '%BASE%' AND TABLE_SCHEMA IN ('shop', 'we`ird.db')";
     server.connect().query(query).unwrap()
 }
 
@@ -199,8 +156,8 @@ fn wait_for_alter(server: &Server, table: &str) {
     let mut conn = server.connect();
     wait_until(PATIENCE, "the ALTER waits", || {
         let query = format!(
-            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata \
-             lock' AND INFO LIKE 'ALTER TABLE {table} ENGINE%'"
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for \
+             table metadata lock' AND INFO LIKE 'ALTER TABLE {table} ENGINE%'"
         );
         conn.query_first::<u64, _>(query).unwrap() == Some(1)
     });
@@ -265,8 +222,9 @@ fn what_the_server_refuses_stays_with_what_foreign_keys_connect_with_it() {
     let mut conn = server.connect();
     for statement in [
         "CREATE TABLE shop.history (id INT PRIMARY KEY) ENGINE=InnoDB WITH SYSTEM VERSIONING",
-        "CREATE TABLE shop.by_id (x INT, s BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, e BIGINT UNSIGNED \
-         GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e)) ENGINE=InnoDB WITH SYSTEM VERSIONING",
+        "CREATE TABLE shop.by_id (x INT, s BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, e BIGINT \
+         UNSIGNED GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e)) ENGINE=InnoDB WITH \
+         SYSTEM VERSIONING",
         "CREATE TABLE shop.map (id INT PRIMARY KEY, g GEOMETRY NOT NULL, SPATIAL INDEX (g), \
          FOREIGN KEY (id) REFERENCES shop.pairs (a)) ENGINE=InnoDB",
         "CREATE TABLE shop.narrow (t VARCHAR(20) CHARACTER SET latin1, KEY (t)) ENGINE=InnoDB",
@@ -306,7 +264,8 @@ fn what_the_server_refuses_stays_with_what_foreign_keys_connect_with_it() {
     ends_with(&convert(&server, &["--apply"]), 11);
     let engine = |name: &str| -> String {
         let query = format!(
-            "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND TABLE_NAME = '{name}'"
+            "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND \
+             TABLE_NAME = '{name}'"
         );
         server.connect().query_first(query).unwrap().unwrap()
     };
@@ -514,4 +473,38 @@ fn a_user_without_privileges_changes_nothing() {
     let output = poor.args(["--user=poor", "convert"]).output().unwrap();
     ends_with(&output, 0);
     assert!(stdout(&output).contains("not all could be tried"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_guide_copies_a_versioned_table_with_its_history() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/from-innodb.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let statements = guide.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next());
+    let server = server("convert-versioned", &[]);
+    let mut conn = server.connect();
+    for statement in [
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.prices (id INT PRIMARY KEY, price INT, twice INT AS (price * 2) STORED) \
+         ENGINE=InnoDB WITH SYSTEM VERSIONING",
+        "INSERT INTO shop.prices (id, price) VALUES (1, 10), (2, 20)",
+        "UPDATE shop.prices SET price = price + 1",
+        "DELETE FROM shop.prices WHERE id = 2",
+    ] {
+        conn.query_drop(statement).unwrap();
+    }
+    let history = |conn: &mut Conn| -> Vec<(u64, u64, u64, String, String)> {
+        let query = "SELECT id, price, twice, CAST(row_start AS CHAR), CAST(row_end AS CHAR) FROM \
+                     shop.prices FOR SYSTEM_TIME ALL ORDER BY 1, 4";
+        conn.query(query).unwrap()
+    };
+    let before = history(&mut conn);
+    assert_eq!(before.len(), 4);
+    assert_eq!(report(&server, &[])["tables"][0]["verdict"], "blocked");
+    for statement in statements.unwrap().split(";\n").filter(|text| !text.trim().is_empty()) {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    assert_eq!(history(&mut conn), before);
+    let (_, create): (String, String) =
+        conn.query_first("SHOW CREATE TABLE shop.prices").unwrap().unwrap();
+    assert!(create.contains("ENGINE=Tidepool") && create.contains("SYSTEM VERSIONING"), "{create}");
 }
