@@ -270,9 +270,9 @@ fn prepare(server: &mut Server, options: &Options) -> Result<()> {
 /// One conversion at a time.
 fn claim(server: &mut Server) -> Result<()> {
     let what = "the lock tidepool_convert";
-    if server.first::<Option<u8>>(what, "", "SELECT GET_LOCK('tidepool_convert', 0)")?
-        == Some(Some(1))
-    {
+    // A server takes a moment to notice that the connection of a command that has ended is closed.
+    let query = "SELECT GET_LOCK('tidepool_convert', 3)";
+    if server.first::<Option<u8>>(what, "", query)? == Some(Some(1)) {
         return Ok(());
     }
     let holder: Option<Option<u64>> =
