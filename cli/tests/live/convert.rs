@@ -508,3 +508,61 @@ fn the_guide_copies_a_versioned_table_with_its_history() {
         conn.query_first("SHOW CREATE TABLE shop.prices").unwrap().unwrap();
     assert!(create.contains("ENGINE=Tidepool") && create.contains("SYSTEM VERSIONING"), "{create}");
 }
+
+/// How many foreign keys the journal has. (To look at foreign keys themselves waits for an ALTER.)
+fn noted(server: &Server) -> Option<u64> {
+    let query = "SELECT COUNT(*) FROM tidepool_convert.constraints";
+    server.try_connect("").ok()?.query_first(query).ok().flatten()
+}
+
+#[test]
+fn kills_while_the_tables_are_locked_lose_nothing() {
+    let mut server = server("convert-locked-kills", &[]);
+    fill(&server);
+    let before = content(&server);
+    let mut cut_off = 0;
+    for (round, is_server) in [false, true, false, true].into_iter().enumerate() {
+        let back: &[&str] = if round % 2 == 0 { &["--apply"] } else { &["--apply", "--back"] };
+        let mut child = begin(&server, back);
+        let patience = Instant::now();
+        while noted(&server).is_none_or(|noted| noted == 0) && child.try_wait().unwrap().is_none() {
+            assert!(patience.elapsed() < PATIENCE, "the journal is written before the first DROP");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if is_server {
+            server.kill9();
+            ends_with(&child.wait_with_output().unwrap(), 7);
+            server.restart();
+        } else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        cut_off += u64::from(noted(&server).is_some_and(|noted| noted > 0));
+        ends_with(&convert_when_free(&server, back), 0);
+        assert_eq!(constraints(&server), (7, 0));
+        is_as_before(&server, &before);
+    }
+    assert!(cut_off > 0, "no kill came in the middle");
+}
+
+#[test]
+fn replicas_can_be_left_out() {
+    let server =
+        server("convert-log-bin", &["--log-bin=bin", "--server-id=1", "--binlog-format=ROW"]);
+    fill(&server);
+    let events = |server: &Server| -> Vec<String> {
+        let rows: Vec<(String, u64, String, u64, u64, String)> =
+            server.connect().query("SHOW BINLOG EVENTS").unwrap();
+        rows.into_iter().map(|row| row.5).collect()
+    };
+    let before = events(&server).len();
+    ends_with(&convert(&server, &[]), 0);
+    ends_with(&convert(&server, &["--apply", "--skip-log-bin"]), 0);
+    assert_eq!(engines(&server), ["Tidepool"]);
+    assert_eq!(events(&server)[before..], Vec::<String>::new());
+    // Else they get what changes the tables, and neither the trial nor the journal.
+    ends_with(&convert(&server, &["--apply", "--back"]), 0);
+    let after = events(&server)[before..].join("\n");
+    assert!(after.contains("ALTER TABLE `shop`.`orders` ENGINE=InnoDB"), "{after}");
+    assert!(!after.contains("tidepool_convert"), "{after}");
+}
