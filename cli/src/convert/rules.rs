@@ -49,8 +49,7 @@ pub fn findings(table: &Table, direction: Direction) -> Vec<Finding> {
         return found;
     }
     if table.versioning == Versioning::TransactionId && direction == Direction::ToTidepool {
-        let text = "its rows are versioned by transaction ids, which InnoDB alone has: change the \
-                    columns of the period to TIMESTAMP(6) first";
+        let text = "its rows are versioned by transaction ids, which InnoDB alone has: it stays";
         add(Weight::Blocks, "transaction_precise", text);
     }
     if table.versioning == Versioning::Time {
