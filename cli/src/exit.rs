@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 0 | done; for `advise`: whatever it found, unless `--check` |
 //! | 1 | `check` found damage, `salvage` could not read all; an experiment of `lab` failed, or could not begin |
+//! | 1 | `convert` found that a table differs |
 //! | 2 | the command line is wrong |
 //! | 3 | unknown: no server answers, or `advise --check` found nothing and could not see all |
 //! | 4 | the server refused the user, the password, or this way to connect; or TLS failed |
@@ -13,6 +14,7 @@
 //! | 8 | something on this side: a file, a port, a terminal |
 //! | 9 | the server refused a statement, or has too many connections |
 //! | 10 | `advise --check` found something |
+//! | 11 | `convert --apply` was stopped, or left tables as they are |
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,6 +68,9 @@ pub enum Error {
     /// A file, a port, a terminal.
     #[error("{0}")]
     Local(String),
+    /// A table is not what it was.
+    #[error("{0}")]
+    Differs(String),
     /// The server said no.
     #[error("{what}: the server says: {why}")]
     Refused {
@@ -79,13 +84,15 @@ pub enum Error {
 /// What most functions of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// `check` found damage, or `salvage` could not read all.
+/// `check` found damage, `salvage` could not read all, or `convert` found that a table differs.
 pub const DAMAGED: u8 = 1;
 /// Nagios's code for a state that is not known: as of a server that can't be reached, so of one of
 /// which `advise --check` could not see all.
 pub const UNKNOWN: u8 = 3;
 /// `advise --check` found something.
 pub const FOUND_SOMETHING: u8 = 10;
+/// `convert --apply` was stopped before the end, or left tables as they are.
+pub const UNFINISHED: u8 = 11;
 
 impl Error {
     /// The exit code; see the [module](self).
@@ -93,6 +100,7 @@ impl Error {
         match self {
             Error::Usage(_) => 2,
             Error::NoServer { .. } => UNKNOWN,
+            Error::Differs(_) => DAMAGED,
             Error::Denied { .. } | Error::Insecure { .. } => 4,
             Error::Privilege { .. } => 5,
             Error::Unsupported(_) => 6,

@@ -15,6 +15,7 @@
 //! | [`advise`] | the command that prints the findings |
 //! | [`govern`] | the command that keeps the InnoDB pool of a running server at the right size |
 //! | [`watch`] | the command with the live page |
+//! | [`convert`] | the command that takes tables from InnoDB to Tidepool and back |
 //! | [`offline`] | commands on a data directory that no server has open |
 //! | [`exit`] | errors, and the exit code of each |
 //! | [`bytes`] | sizes as people write them |
@@ -27,6 +28,7 @@ pub mod advise;
 pub mod bytes;
 pub mod clock;
 pub mod connect;
+pub mod convert;
 pub mod curve;
 pub mod exit;
 pub mod facts;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidepool_cli::connect::without_server as connection;
-use tidepool_cli::{advise, connect, govern, offline, watch};
+use tidepool_cli::{advise, connect, convert, govern, offline, watch};
 use tidepool_lab::{command as lab, subprocess};
 use tracing::level_filters::LevelFilter;
 
@@ -14,7 +14,8 @@ use tracing::level_filters::LevelFilter;
 /// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options,
 /// 3 no server (or `advise --check` could not see all), 4 access denied or no TLS, 5 a privilege is
 /// missing, 6 unsupported by this server, 7 the server went away, 8 a local file, port or terminal,
-/// 9 the server refused, 10 `advise --check` found something.
+/// 9 the server refused, 10 `advise --check` found something, 11 `convert --apply` left something
+/// to do.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidepool",
@@ -43,6 +44,9 @@ enum Command {
     Govern(govern::Options),
     /// Show the pool and the load as a live page, whose slider sets the pool's size
     Watch(watch::Options),
+    /// Take tables from InnoDB to Tidepool, or back: says what stands in the way, and which
+    /// statements. Changes nothing unless --apply
+    Convert(convert::Options),
     /// Look for damage in a data directory that no server has open, or in a backup. Changes nothing
     Check(offline::check::Options),
     /// Write what can still be read of a damaged data directory, table by table, as SQL or CSV.
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Command::Advise(options) => advise::run(&options, &arguments.connection),
         Command::Govern(options) => govern::run(&options, &arguments.connection),
         Command::Watch(options) => watch::run(&options, &arguments.connection),
+        Command::Convert(options) => convert::run(&options, &arguments.connection),
         Command::Check(options) => {
             return offline::check::run(&options).unwrap_or_else(|error| {
                 eprintln!("tidepool check: {error}");

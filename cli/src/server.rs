@@ -100,6 +100,22 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Why the server did not carry out a statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: u16,
+    pub message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error {}: {}", self.code, self.message)
+    }
+}
+
+/// 1053: shutdown in progress; 1927, and of MySQL 3169: killed; 4031: of MySQL, idle for too long.
+const ENDS_SESSION: [u16; 4] = [1053, 1927, 3169, 4031];
+
 /// Names in lower case, values as text.
 pub type Named = HashMap<String, String>;
 
@@ -218,6 +234,31 @@ impl Server {
         self.conn.query_drop(statement).map_err(|e| explain(what, &self.grant(grant), e))
     }
 
+    /// A statement that the server may refuse for a reason that the caller acts on: how many rows
+    /// it changed, or the refusal.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows), for what is no refusal of the statement itself.
+    pub fn attempt(
+        &mut self,
+        what: &str,
+        statement: &str,
+    ) -> Result<std::result::Result<u64, Refusal>> {
+        self.asked += 1;
+        match self.conn.query_drop(statement) {
+            Ok(()) => Ok(Ok(self.conn.affected_rows())),
+            Err(mysql::Error::MySqlError(error)) if !ENDS_SESSION.contains(&error.code) => {
+                Ok(Err(Refusal { code: error.code, message: error.message }))
+            }
+            Err(error) => Err(explain(what, "", error)),
+        }
+    }
+
+    /// The connection's number, as the server's process list has it.
+    pub fn connection_id(&self) -> u32 {
+        self.conn.connection_id()
+    }
+
     /// Lifts the limit that the server may set to the time of a statement: for statements that may
     /// have to wait, and must not be cut off just when the server is slow.
     ///
@@ -302,11 +343,7 @@ fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
             let grant = if grant.is_empty() { e.message } else { grant.to_owned() };
             Error::Privilege { what: what.into(), grant }
         }
-        // 1053: shutdown in progress; 1927, and of MySQL 3169: killed; 4031: of MySQL, idle for too
-        // long.
-        mysql::Error::MySqlError(e) if [1053, 1927, 3169, 4031].contains(&e.code) => {
-            Error::Gone(e.message)
-        }
+        mysql::Error::MySqlError(e) if ENDS_SESSION.contains(&e.code) => Error::Gone(e.message),
         mysql::Error::MySqlError(e) => Error::Refused { what: what.into(), why: e.message },
         mysql::Error::IoError(e) => Error::Gone(in_words(e.to_string())),
         mysql::Error::CodecError(e) => Error::Gone(in_words(e.to_string())),

@@ -32,6 +32,8 @@ use tls::{Mode, Tls, Wish};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A query that takes longer than this has met a server that hangs.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// After this long without a word the system asks whether the other side is still there.
+const KEEPALIVE_MS: u32 = 60_000;
 /// The host that the clients reach by the socket.
 const LOCALHOST: &str = "localhost";
 /// What every session begins with, whatever the server has for its clients.
@@ -160,6 +162,8 @@ pub struct Target {
     password: Option<String>,
     tls: Tls,
     connect_timeout: Duration,
+    /// How long an answer may take; `None`: as long as the statement does.
+    answer_timeout: Option<Duration>,
 }
 
 #[derive(Clone)]
@@ -212,7 +216,8 @@ impl Options {
             values.password.or_else(|| std::env::var("MYSQL_PWD").ok())
         };
         let connect_timeout = values.connect_timeout_s.map_or(CONNECT_TIMEOUT, Duration::from_secs);
-        Ok(Target { place, user, password, tls, connect_timeout })
+        let answer_timeout = Some(READ_TIMEOUT);
+        Ok(Target { place, user, password, tls, connect_timeout, answer_timeout })
     }
 
     fn sources(&self) -> Sources {
@@ -313,6 +318,12 @@ impl Target {
         }
     }
 
+    /// The same for statements that may take hours. A server that is gone is noticed by the
+    /// system's probes of the connection.
+    pub fn without_answer_timeout(&self) -> Target {
+        Target { answer_timeout: None, ..self.clone() }
+    }
+
     /// The account.
     pub fn user(&self) -> &str {
         &self.user
@@ -331,7 +342,8 @@ impl Target {
             .max_allowed_packet(Some(16 << 20))
             .init(SESSION.to_vec())
             .tcp_connect_timeout(Some(self.connect_timeout))
-            .read_timeout(Some(READ_TIMEOUT))
+            .tcp_keepalive_time_ms(self.answer_timeout.is_none().then_some(KEEPALIVE_MS))
+            .read_timeout(self.answer_timeout)
             .write_timeout(Some(READ_TIMEOUT));
         let connected = match &self.place {
             Place::Socket(path) => match path.to_str() {
@@ -475,7 +487,8 @@ mod tests {
 
     fn target(place: Place) -> Target {
         let (user, tls) = (String::new(), Tls::default());
-        Target { place, user, password: None, tls, connect_timeout: CONNECT_TIMEOUT }
+        let connect_timeout = CONNECT_TIMEOUT;
+        Target { place, user, password: None, tls, connect_timeout, answer_timeout: None }
     }
 
     fn place(options: &Options, values: &Values) -> String {

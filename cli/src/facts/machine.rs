@@ -322,6 +322,11 @@ fn disk(pid: u32, directory: &Path) -> Option<Disk> {
     })
 }
 
+/// Free room for the server on the disk of one of its directories.
+pub fn free_bytes(pid: u32, directory: &Path) -> Option<u64> {
+    Some(disk(pid, directory)?.free_bytes)
+}
+
 /// Bytes read and written by a process so far: `/proc/<pid>/io`, which only its owner and root may
 /// read.
 pub fn process_io(pid: u32) -> Option<(u64, u64)> {

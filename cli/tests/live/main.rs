@@ -5,6 +5,7 @@ mod bad_input;
 mod browser;
 mod cgroup;
 mod combine;
+mod convert;
 mod govern;
 mod lab;
 mod mysql_server;

@@ -173,3 +173,11 @@ fn a_missing_privilege_is_named_by_its_grant() {
     let text = run();
     assert!(!text.contains("Skipped:"), "{text}");
 }
+
+#[test]
+fn a_server_that_can_have_no_tidepool_is_not_converted() {
+    let Some(server) = mysql("mysql-convert", &[]) else { return };
+    let output = tidepool(server.socket()).arg("convert").output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert!(stderr(&output).contains("an engine of MariaDB"), "{}", stderr(&output));
+}

@@ -1,0 +1,350 @@
+//! Carries a plan out, group by group.
+//!
+//! A group with foreign keys is locked (`LOCK TABLES … WRITE`) from before the first DROP to after
+//! the last ADD, so no other session sees or writes its tables while a constraint is missing, and
+//! the constraints need no check when they are added. Where the lock was not held throughout (an
+//! earlier run dropped them, or the user said `--no-lock-tables`), the server checks all rows.
+//!
+//! A table without foreign keys is not locked: the ALTER itself keeps others from writing on
+//! servers that copy under a lock, and lets them read.
+//!
+//! When a statement fails, or the user stops the command, the constraints come back whose tables
+//! are in one engine. Those that can't are in the [journal](super::journal).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::exit::{Error, Result};
+use crate::server::{Refusal, Server};
+use crate::terminal::printable;
+
+use super::gather::{constraints_of, stored_columns};
+use super::journal::Journal;
+use super::names::{TableName, quoted};
+use super::plan::{Group, Plan};
+use super::progress::watched;
+use super::schema::{Constraint, Table, Versioning};
+use super::space::Space;
+use super::statements::{Direction, adds, alter, checks, drops, lock};
+
+/// The server's code for a lock that was not given in time.
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// A row has no parent.
+const NO_REFERENCED_ROW: [u16; 2] = [1452, 1216];
+
+/// How the user wants it.
+#[derive(Debug, Clone, Copy)]
+pub struct Wishes {
+    pub direction: Direction,
+    /// Compare the tables' checksums.
+    pub is_verifying: bool,
+    pub locks_tables: bool,
+    /// Add constraints without looking at the rows.
+    pub leaves_orphans: bool,
+    pub checks_space: bool,
+}
+
+/// A table that has the new engine.
+#[derive(Debug, Clone, Serialize)]
+pub struct Converted {
+    #[serde(flatten)]
+    pub name: TableName,
+    /// As many as the server copied.
+    pub rows: u64,
+    pub bytes_before: u64,
+    /// Tidepool says what is on disk, which for a new table comes after a while: 0 until then.
+    pub bytes_after: u64,
+    pub seconds: f64,
+    /// With `--verify`: of all rows, the same before and after.
+    pub checksum: Option<u64>,
+}
+
+/// What became of the plan.
+#[derive(Debug, Default, Serialize)]
+pub struct Outcome {
+    pub converted: Vec<Converted>,
+    /// Foreign keys that were added again.
+    pub constraints: u64,
+    /// Whether the user stopped it before the end.
+    pub is_stopped: bool,
+}
+
+/// What a run has in its hands.
+pub struct Run<'a> {
+    pub work: &'a mut Server,
+    pub journal: &'a mut Journal,
+    pub tables: &'a BTreeMap<TableName, Table>,
+    pub space: Space,
+    pub wishes: Wishes,
+    pub stop: Arc<AtomicBool>,
+    /// Lines about what has been done.
+    pub say: &'a mut dyn FnMut(&str),
+    pub outcome: Outcome,
+    /// Bytes of all tables that are still to be altered.
+    pub bytes_left: u64,
+    pub tables_total: usize,
+}
+
+/// What was measured of a table under its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Measured {
+    rows: u64,
+    checksum: Option<u64>,
+}
+
+impl Run<'_> {
+    /// Carries out all groups.
+    ///
+    /// # Errors
+    /// What the server refuses. What was done so far is in `outcome`, and a further run goes on.
+    pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
+        for group in &plan.groups {
+            if self.is_stopped() {
+                return Ok(());
+            }
+            self.group(group)?;
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&mut self) -> bool {
+        self.outcome.is_stopped |= self.stop.load(Ordering::Relaxed);
+        self.outcome.is_stopped
+    }
+
+    fn group(&mut self, group: &Group) -> Result<()> {
+        let has_constraints = group.has_constraints();
+        let is_locked = (has_constraints && self.wishes.locks_tables) || self.wishes.is_verifying;
+        if is_locked {
+            self.run(&format!("locking {}", group.tables[0]), &lock(&group.tables))?;
+        }
+        let result = self.locked(group, is_locked);
+        if is_locked && !matches!(result, Err(Error::Gone(_))) {
+            self.run("unlocking", "UNLOCK TABLES")?;
+        }
+        result
+    }
+
+    fn locked(&mut self, group: &Group, is_locked: bool) -> Result<()> {
+        self.journal.note(&group.drop)?;
+        let altered = self.drop_and_alter(group, is_locked);
+        if matches!(altered, Err(Error::Gone(_))) {
+            return altered;
+        }
+        // Also after an error: as many as can be.
+        let added = self.add_again(group, is_locked);
+        altered.and(added)
+    }
+
+    fn drop_and_alter(&mut self, group: &Group, is_locked: bool) -> Result<()> {
+        for statement in drops(&group.drop) {
+            self.run("dropping foreign keys", &statement)?;
+        }
+        for part in &group.alter {
+            if self.is_stopped() {
+                return Ok(());
+            }
+            // Only where nothing needs a check: a self-reference can't be checked while the rows
+            // are copied.
+            let add = if is_locked { part.add.as_slice() } else { &[] };
+            self.table(&part.name, add, is_locked)?;
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, name: &TableName, add: &[Constraint], is_locked: bool) -> Result<()> {
+        let table = &self.tables[name];
+        if self.wishes.checks_space {
+            self.space.check(self.work, table, self.wishes.direction)?;
+        }
+        let before = if is_locked { Some(self.measure(table)?) } else { None };
+        let statement = alter(name, self.wishes.direction, add);
+        if !add.is_empty() {
+            self.run("foreign_key_checks", checks(false))?;
+        }
+        let number = self.outcome.converted.len() + 1;
+        let label = format!("[{number}/{}] {name}", self.tables_total);
+        let start = Instant::now();
+        let target = self.work.target().clone();
+        let id = self.work.connection_id();
+        let copied = watched(&target, id, &printable(&label), || {
+            self.work.attempt("changing the engine", &statement)
+        })?;
+        let rows = copied.map_err(|refusal| refused(&statement, refusal))?;
+        self.run("foreign_key_checks", checks(true))?;
+        self.outcome.constraints += add.len() as u64;
+        self.journal.forget(add)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let checksum = match before {
+            None => None,
+            Some(before) => self.compare(table, before, rows)?,
+        };
+        let bytes_after = self.space.size(self.work, name)?;
+        let bytes_before = table.bytes();
+        self.space.learn(bytes_before, bytes_after, seconds);
+        self.bytes_left = self.bytes_left.saturating_sub(bytes_before);
+        let left = self.space.seconds(self.bytes_left);
+        let rest = match self.bytes_left {
+            0 => String::new(),
+            _ => format!("; about {} left", super::report::duration(left)),
+        };
+        (self.say)(&format!(
+            "{label}: {rows} rows in {seconds:.1} s, {}{}{rest}",
+            super::report::sizes(bytes_before, bytes_after),
+            if checksum.is_some() { ", checksum equal" } else { "" },
+        ));
+        let name = name.clone();
+        self.outcome.converted.push(Converted {
+            name,
+            rows,
+            bytes_before,
+            bytes_after,
+            seconds,
+            checksum,
+        });
+        Ok(())
+    }
+
+    /// The number of rows, with those of the history, and the checksum if that is wanted.
+    fn measure(&mut self, table: &Table) -> Result<Measured> {
+        let history = match table.versioning {
+            Versioning::None => "",
+            Versioning::Time | Versioning::TransactionId => " FOR SYSTEM_TIME ALL",
+        };
+        let query = format!("SELECT COUNT(*) FROM {}{history}", table.name);
+        let rows = self.work.first("counting rows", "SELECT", &query)?.unwrap_or_default();
+        let checksum = match self.wishes.is_verifying {
+            false => None,
+            true => self.checksum(table)?,
+        };
+        Ok(Measured { rows, checksum })
+    }
+
+    /// Of all rows, whatever their order.
+    fn checksum(&mut self, table: &Table) -> Result<Option<u64>> {
+        let query = match table.has_virtual_columns {
+            false => format!("CHECKSUM TABLE {} EXTENDED", table.name),
+            // CHECKSUM TABLE counts the NULL bits of virtual columns, which nothing has set.
+            true => {
+                let columns = stored_columns(self.work, &table.name)?;
+                let text =
+                    |name: &String| format!("IFNULL(HEX(CAST({} AS BINARY)), '-')", quoted(name));
+                let texts: Vec<String> = columns.iter().map(text).collect();
+                format!(
+                    "SELECT '', IFNULL(SUM(CRC32(CONCAT_WS(',', {}))), 0) FROM {}",
+                    texts.join(", "),
+                    table.name
+                )
+            }
+        };
+        let row: Option<(String, Option<u64>)> =
+            self.work.first("the checksum", "SELECT", &query)?;
+        Ok(row.and_then(|(_, checksum)| checksum))
+    }
+
+    /// Looks at the table again: its lock has kept others out.
+    fn compare(&mut self, table: &Table, before: Measured, copied: u64) -> Result<Option<u64>> {
+        let after = self.measure(table)?;
+        if after != before || copied != before.rows {
+            return Err(Error::Differs(format!(
+                "{} had {} rows before, {copied} were copied, and it has {} now{}; keep its \
+                 backup, and report this",
+                table.name,
+                before.rows,
+                after.rows,
+                if after.checksum == before.checksum { "" } else { ", with another checksum" },
+            )));
+        }
+        Ok(after.checksum)
+    }
+
+    /// Adds the group's constraints whose sides are in one engine, and takes them out of the
+    /// journal.
+    fn add_again(&mut self, group: &Group, is_locked: bool) -> Result<()> {
+        let (mut dropped_here, mut earlier) = (Vec::new(), Vec::new());
+        for constraint in group.all_added() {
+            let there = constraints_of(self.work, &constraint.child.name())?;
+            if there.iter().any(|there| there.name == constraint.name)
+                || !self.is_possible(constraint)?
+            {
+                continue;
+            }
+            match group.drop.contains(constraint) {
+                true => dropped_here.push(constraint.clone()),
+                false => earlier.push(constraint.clone()),
+            }
+        }
+        // Under the lock no row can have changed since the constraint was there.
+        let checks = !is_locked && !self.wishes.leaves_orphans;
+        self.add(&dropped_here, checks)?;
+        self.add(&earlier, !self.wishes.leaves_orphans)
+    }
+
+    fn add(&mut self, constraints: &[Constraint], checks: bool) -> Result<()> {
+        if constraints.is_empty() {
+            return Ok(());
+        }
+        // A constraint may have named a parent that is not there: with checks it can't be added.
+        let (whole, headless): (Vec<_>, Vec<_>) = constraints
+            .iter()
+            .cloned()
+            .partition(|constraint| self.tables.contains_key(&constraint.parent.name()));
+        for (constraints, checks) in [(whole, checks), (headless, false)] {
+            self.run("foreign_key_checks", super::statements::checks(checks))?;
+            // Child by child, so that the journal has no more than what is missing.
+            for part in constraints.chunk_by(|a, b| a.child.name() == b.child.name()) {
+                for statement in adds(part) {
+                    self.add_by(&statement)?;
+                }
+                self.outcome.constraints += part.len() as u64;
+                self.journal.forget(part)?;
+            }
+        }
+        self.run("foreign_key_checks", super::statements::checks(true))
+    }
+
+    fn add_by(&mut self, statement: &str) -> Result<()> {
+        let Err(refusal) = self.work.attempt("adding foreign keys", statement)? else {
+            return Ok(());
+        };
+        let mut error = refused(statement, refusal.clone());
+        if NO_REFERENCED_ROW.contains(&refusal.code)
+            && let Error::Refused { why, .. } = &mut error
+        {
+            why.push_str(
+                "; rows without a parent came while the constraint was missing: correct them and \
+                 run the command again, or add it without a check with --leave-orphans",
+            );
+        }
+        Err(error)
+    }
+
+    /// Whether both sides are there and in one engine now. What it is not, the journal keeps.
+    fn is_possible(&mut self, constraint: &Constraint) -> Result<bool> {
+        let child = self.space.engine(self.work, &constraint.child.name())?;
+        let parent = self.space.engine(self.work, &constraint.parent.name())?;
+        Ok(child.is_some() && (parent.is_none() || child == parent))
+    }
+
+    fn run(&mut self, what: &str, statement: &str) -> Result<()> {
+        match self.work.attempt(what, statement)? {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(refused(statement, refusal)),
+        }
+    }
+}
+
+fn refused(statement: &str, refusal: Refusal) -> Error {
+    let hint = match refusal.code {
+        LOCK_WAIT_TIMEOUT => {
+            "; another session uses the table: end its transaction (SHOW PROCESSLIST), or wait \
+             longer with --lock-wait"
+        }
+        _ => "",
+    };
+    Error::Refused { what: printable(statement), why: format!("{refusal}{hint}") }
+}

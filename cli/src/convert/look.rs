@@ -1,0 +1,238 @@
+//! Looks at the server: which tables can be converted, which stay and why, and the plan.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+use indicatif::ProgressBar;
+
+use crate::exit::{Error, Result};
+use crate::server::Server;
+use crate::terminal::printable;
+
+use super::gather::{gather, options, unknown};
+use super::journal;
+use super::names::{Chosen, TableName};
+use super::plan::{Node, Plan, Role, plan};
+use super::rules::{Finding, Weight, findings};
+use super::schema::{Constraint, Kind, Table};
+use super::statements::{Direction, settings};
+use super::trial::{self, try_all};
+
+/// What the user asks for.
+#[derive(Debug)]
+pub struct Selection<'a> {
+    pub direction: Direction,
+    pub from: Vec<String>,
+    /// Empty: everything.
+    pub chosen: &'a [Chosen],
+    pub excluded: &'a [Chosen],
+}
+
+impl Selection<'_> {
+    fn is_from(&self, engine: &str) -> bool {
+        self.from.iter().any(|from| from.eq_ignore_ascii_case(engine))
+    }
+
+    fn covers(&self, name: &TableName) -> bool {
+        (self.chosen.is_empty() || self.chosen.iter().any(|chosen| chosen.covers(name)))
+            && !self.excluded.iter().any(|excluded| excluded.covers(name))
+    }
+}
+
+/// Everything that was seen.
+#[derive(Debug)]
+pub struct Look {
+    pub direction: Direction,
+    pub tables: Vec<Table>,
+    /// Of tables that were chosen and have one of the engines.
+    pub findings: BTreeMap<TableName, Vec<Finding>>,
+    pub plan: Plan,
+    /// Foreign keys that an earlier run has dropped, and that are missing.
+    pub missing: Vec<Constraint>,
+    /// Foreign keys of the journal that exist again.
+    pub back_already: Vec<Constraint>,
+    /// Foreign keys of the journal whose table is gone.
+    pub without_table: Vec<Constraint>,
+    /// How many of the chosen tables can't be converted.
+    pub blocked: usize,
+    /// How many of the chosen tables have the engine already.
+    pub done: usize,
+    /// Chosen tables of engines that were not asked for, by engine.
+    pub others: BTreeMap<String, usize>,
+    pub sequences: usize,
+    pub views: u64,
+    /// Why empty copies could not be tried.
+    pub untried: Option<String>,
+}
+
+impl Look {
+    /// The facts of a table of the plan.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn table(&self, name: &TableName) -> &Table {
+        self.tables.iter().find(|table| table.name == *name).expect("the plan has found tables")
+    }
+}
+
+/// Looks.
+///
+/// # Errors
+/// As [`Server::rows`]; [`Error::Usage`] for a name that there is not.
+pub fn look(server: &mut Server, selection: &Selection<'_>, lock_wait_s: u64) -> Result<Look> {
+    let noted = journal::read(server)?;
+    let mut found = gather(server)?;
+    let unknown = unknown(&found, selection.chosen);
+    if !unknown.is_empty() {
+        let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+        return Err(Error::Usage(format!(
+            "{}: no such schema or table that this user can see, or only views",
+            names.join(", ")
+        )));
+    }
+    let is_there =
+        |noted: &Constraint| found.constraints.iter().any(|there| there.key() == noted.key());
+    let (back_already, missing): (Vec<_>, Vec<_>) = noted.into_iter().partition(is_there);
+    let has_table = |constraint: &Constraint| {
+        found.tables.iter().any(|table| table.name == constraint.child.name())
+    };
+    let (missing, without_table): (Vec<_>, Vec<_>) = missing.into_iter().partition(has_table);
+    let mut look = Look {
+        direction: selection.direction,
+        tables: Vec::new(),
+        findings: BTreeMap::new(),
+        plan: Plan::default(),
+        missing,
+        back_already,
+        without_table,
+        blocked: 0,
+        done: 0,
+        others: BTreeMap::new(),
+        sequences: 0,
+        views: found.views,
+        untried: None,
+    };
+    let roles = roles(server, selection, &mut found.tables, &mut look)?;
+    look.tables = found.tables;
+    let mut nodes: Vec<Node> = look
+        .tables
+        .iter()
+        .zip(roles)
+        .map(|(table, role)| Node {
+            name: table.name.clone(),
+            engine: table.engine.clone(),
+            bytes: table.bytes(),
+            role,
+        })
+        .collect();
+    try_copies(server, &mut look, &mut nodes, &found.constraints, lock_wait_s)?;
+    look.plan = plan(&nodes, &found.constraints, &look.missing);
+    let blocks = |found: &&Vec<Finding>| found.iter().any(|f| f.weight == Weight::Blocks);
+    look.blocked = look.findings.values().filter(blocks).count();
+    for (name, why) in &look.plan.left_out {
+        let finding = Finding::new(Weight::Blocks, "connected", why.clone());
+        look.findings.entry(name.clone()).or_default().push(finding);
+    }
+    Ok(look)
+}
+
+/// A line on standard error, if that is a terminal.
+fn spinner() -> ProgressBar {
+    match std::io::stderr().is_terminal() {
+        true => ProgressBar::new_spinner(),
+        false => ProgressBar::hidden(),
+    }
+}
+
+/// What may be done with each table, by the rules.
+fn roles(
+    server: &mut Server,
+    selection: &Selection<'_>,
+    tables: &mut [Table],
+    look: &mut Look,
+) -> Result<Vec<Role>> {
+    let mut roles = Vec::new();
+    for table in tables {
+        // A foreign key that is missing needs both of its tables, whatever the user chose.
+        let is_needed = look.missing.iter().any(|constraint| constraint.touches(&table.name));
+        let is_chosen = selection.covers(&table.name);
+        roles.push(if table.kind == Kind::Sequence {
+            look.sequences += usize::from(is_chosen);
+            Role::Stays("a sequence".into())
+        } else if table.engine.eq_ignore_ascii_case(selection.direction.engine()) {
+            look.done += usize::from(is_chosen);
+            Role::Done
+        } else if !is_needed && !is_chosen {
+            Role::Stays("it is not among the chosen tables".into())
+        } else if !selection.is_from(&table.engine) {
+            *look.others.entry(table.engine.clone()).or_default() += 1;
+            Role::Stays(format!("its engine is {}", table.engine))
+        } else {
+            options(server, table)?;
+            let found = findings(table, selection.direction);
+            let blocks = found.iter().find(|finding| finding.weight == Weight::Blocks);
+            let role = blocks.map_or(Role::Alter, |finding| Role::Stays(finding.text.clone()));
+            look.findings.insert(table.name.clone(), found);
+            role
+        });
+    }
+    Ok(roles)
+}
+
+/// What may be done by the server's own answer.
+fn try_copies(
+    server: &mut Server,
+    look: &mut Look,
+    nodes: &mut [Node],
+    existing: &[Constraint],
+    lock_wait_s: u64,
+) -> Result<()> {
+    if look.direction == Direction::ToTidepool && !server.kind().tidepool {
+        look.untried = Some("Tidepool is not loaded".into());
+        return Ok(());
+    }
+    // A session apart: the trial keeps what it does out of the binary log.
+    let mut session = Server::connect(&server.target().clone())?;
+    for setting in settings(lock_wait_s) {
+        let _ = session.attempt("settings", &setting.statement)?;
+    }
+    let constraints: Vec<Constraint> = existing.iter().chain(&look.missing).cloned().collect();
+    // Those that are done take part: foreign keys may lead to them.
+    let is_tried = |node: &Node| {
+        node.role == Role::Alter
+            || (node.role == Role::Done
+                && constraints.iter().any(|constraint| {
+                    constraint.touches(&node.name)
+                        && look.missing.iter().any(|missing| missing.key() == constraint.key())
+                }))
+    };
+    let tables: Vec<&Table> = look
+        .tables
+        .iter()
+        .zip(nodes.iter())
+        .filter(|(_, node)| is_tried(node))
+        .map(|(table, _)| table)
+        .collect();
+    let progress = spinner();
+    let trial::Refused { tables: refused, constraints, untried } =
+        try_all(&mut session, &tables, &constraints, look.direction, |name| {
+            progress.set_message(printable(&format!("trying an empty copy of {name}")));
+            progress.tick();
+        })?;
+    progress.finish_and_clear();
+    look.untried = untried;
+    for (name, why, rule) in refused
+        .into_iter()
+        .map(|(name, why)| (name, why, "refused"))
+        .chain(constraints.into_iter().map(|(name, why)| (name, why, "foreign_key_refused")))
+    {
+        if let Some(node) = nodes.iter_mut().find(|node| node.name == name)
+            && node.role == Role::Alter
+        {
+            node.role = Role::Stays(why.clone());
+        }
+        let finding = Finding::new(Weight::Blocks, rule, why);
+        look.findings.entry(name).or_default().insert(0, finding);
+    }
+    Ok(())
+}

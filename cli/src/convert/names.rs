@@ -1,0 +1,138 @@
+//! Names of tables, and identifiers and text as SQL writes them.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A table and its schema.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct TableName {
+    pub schema: String,
+    pub table: String,
+}
+
+impl TableName {
+    pub fn new(schema: impl Into<String>, table: impl Into<String>) -> TableName {
+        TableName { schema: schema.into(), table: table.into() }
+    }
+}
+
+/// As a statement needs it: both parts in backticks.
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", quoted(&self.schema), quoted(&self.table))
+    }
+}
+
+/// An identifier in backticks.
+pub fn quoted(identifier: &str) -> String {
+    format!("`{}`", identifier.replace('`', "``"))
+}
+
+/// Identifiers in backticks with commas between them.
+pub fn quoted_list(identifiers: &[String]) -> String {
+    identifiers.iter().map(|identifier| quoted(identifier)).collect::<Vec<_>>().join(", ")
+}
+
+/// A string literal, for sessions without `NO_BACKSLASH_ESCAPES`.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+/// What the user chose: a schema, or one table of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    pub schema: String,
+    /// `None`: all tables of the schema.
+    pub table: Option<String>,
+}
+
+impl Chosen {
+    pub fn covers(&self, name: &TableName) -> bool {
+        self.schema == name.schema && self.table.as_ref().is_none_or(|table| *table == name.table)
+    }
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.table {
+            None => f.write_str(&quoted(&self.schema)),
+            Some(table) => write!(f, "{}.{}", quoted(&self.schema), quoted(table)),
+        }
+    }
+}
+
+/// Reads `schema`, `schema.table`, and both with backticks, where a name has a dot.
+impl std::str::FromStr for Chosen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Chosen, String> {
+        let wrong =
+            || format!("{text}: write SCHEMA or SCHEMA.TABLE (`a.b`.`c` for names with dots)");
+        let (schema, rest) = part(text).ok_or_else(wrong)?;
+        if rest.is_empty() {
+            return Ok(Chosen { schema, table: None });
+        }
+        let (table, rest) = rest.strip_prefix('.').and_then(part).ok_or_else(wrong)?;
+        match rest.is_empty() {
+            true => Ok(Chosen { schema, table: Some(table) }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+/// One name at the start of the text, and what follows it.
+fn part(text: &str) -> Option<(String, &str)> {
+    let Some(mut rest) = text.strip_prefix('`') else {
+        let end = text.find('.').unwrap_or(text.len());
+        return (end > 0).then(|| (text[..end].to_owned(), &text[end..]));
+    };
+    let mut name = String::new();
+    loop {
+        let end = rest.find('`')?;
+        name.push_str(&rest[..end]);
+        rest = &rest[end + 1..];
+        match rest.strip_prefix('`') {
+            Some(after) => {
+                name.push('`');
+                rest = after;
+            }
+            None => return (!name.is_empty()).then_some((name, rest)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_and_text_are_quoted() {
+        assert_eq!(TableName::new("a`b", "c.d").to_string(), "`a``b`.`c.d`");
+        assert_eq!(literal(r"it's \ here"), r"'it''s \\ here'");
+        assert_eq!(quoted_list(&["a".into(), "b`".into()]), "`a`, `b```");
+    }
+
+    #[test]
+    fn a_choice_is_read_with_and_without_backticks() {
+        let read = |text: &str| text.parse::<Chosen>();
+        let one = |schema: &str, table: Option<&str>| {
+            Ok(Chosen { schema: schema.into(), table: table.map(Into::into) })
+        };
+        assert_eq!(read("shop"), one("shop", None));
+        assert_eq!(read("shop.orders"), one("shop", Some("orders")));
+        assert_eq!(read("`a.b`.`c``d`"), one("a.b", Some("c`d")));
+        assert_eq!(read("`a.b`"), one("a.b", None));
+        for text in ["", ".", "a.", ".b", "a.b.c", "`a", "`a`b", "``"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_choice_prints_is_what_it_reads() {
+        for (schema, table) in [("a", None), ("a.b", Some("c`")), ("`", Some("."))] {
+            let chosen = Chosen { schema: schema.into(), table: table.map(Into::into) };
+            assert_eq!(chosen.to_string().parse(), Ok(chosen));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Asks the server, with empty copies, which tables and foreign keys the new engine takes.
+//!
+//! What an engine supports changes with its version, so it is not written down here. In the schema
+//! `tidepool_convert_trial`, which exists only meanwhile, the command makes an empty copy of each
+//! table (`CREATE TABLE … LIKE`), runs the very ALTER on it, and adds the foreign keys between the
+//! copies. Nothing of it goes into the binary log: where the user may not leave it out
+//! (`sql_log_bin`), there is no trial.
+
+use std::collections::BTreeMap;
+
+use crate::exit::Result;
+use crate::server::Server;
+
+use super::names::TableName;
+use super::schema::{Constraint, Kind, Table};
+use super::statements::{Direction, add_clause, alter};
+
+const SCHEMA: &str = "tidepool_convert_trial";
+const WHAT: &str = "trying empty copies in the schema tidepool_convert_trial";
+
+/// What the server refused.
+#[derive(Debug, Default)]
+pub struct Refused {
+    pub tables: BTreeMap<TableName, String>,
+    /// By the child.
+    pub constraints: BTreeMap<TableName, String>,
+    /// Why nothing could be tried, or not all.
+    pub untried: Option<String>,
+}
+
+/// Tries all of these tables, on a session with the settings of a conversion. `on_way` hears which
+/// table is next.
+///
+/// # Errors
+/// As [`Server::rows`], where the server goes away. Any other refusal is an answer.
+pub fn try_all(
+    server: &mut Server,
+    tables: &[&Table],
+    constraints: &[Constraint],
+    direction: Direction,
+    mut on_way: impl FnMut(&TableName),
+) -> Result<Refused> {
+    let mut refused = Refused::default();
+    if tables.is_empty() {
+        return Ok(refused);
+    }
+    if let Err(why) = begin(server)? {
+        refused.untried = Some(why);
+        return Ok(refused);
+    }
+    let copies: BTreeMap<TableName, TableName> = tables
+        .iter()
+        .enumerate()
+        .map(|(at, table)| (table.name.clone(), TableName::new(SCHEMA, format!("t{at}"))))
+        .collect();
+    let is_referenced =
+        |table: &Table| constraints.iter().any(|constraint| constraint.touches(&table.name));
+    for table in tables.iter().filter(|table| table.kind == Kind::Table) {
+        on_way(&table.name);
+        let copy = &copies[&table.name];
+        let like = format!("CREATE TABLE {copy} LIKE {}", table.name);
+        if let Err(refusal) = server.attempt(WHAT, &like)? {
+            refused.untried = Some(format!("{}: {refusal}", table.name));
+            continue;
+        }
+        if let Err(refusal) = server.attempt(WHAT, &alter(copy, direction, &[]))? {
+            let why = format!("{} refuses an empty copy: {refusal}", direction.engine());
+            refused.tables.insert(table.name.clone(), why);
+        }
+        if !is_referenced(table) {
+            let _ = server.attempt(WHAT, &format!("DROP TABLE {copy}"))?;
+        }
+    }
+    for table in tables {
+        let child = &table.name;
+        let of_child: Vec<&Constraint> = constraints
+            .iter()
+            .filter(|constraint| constraint.child.name() == *child)
+            .filter(|constraint| copies.contains_key(&constraint.parent.name()))
+            .collect();
+        let is_refused = |name: &TableName| refused.tables.contains_key(name);
+        let has_copies =
+            !is_refused(child) && !of_child.iter().any(|of| is_refused(&of.parent.name()));
+        if of_child.is_empty() || !has_copies {
+            continue;
+        }
+        let clause =
+            |constraint: &&Constraint| add_clause(constraint, &copies[&constraint.parent.name()]);
+        let clauses: Vec<String> = of_child.iter().map(clause).collect();
+        let statement = format!("ALTER TABLE {} {}", copies[child], clauses.join(", "));
+        if let Err(refusal) = server.attempt(WHAT, &statement)? {
+            let why = format!(
+                "{} refuses its foreign keys between empty copies: {refusal}",
+                direction.engine()
+            );
+            refused.constraints.insert(child.clone(), why);
+        }
+        on_way(child);
+    }
+    end_schema(server)?;
+    Ok(refused)
+}
+
+fn begin(server: &mut Server) -> Result<std::result::Result<(), String>> {
+    let logs = server.named("SHOW GLOBAL VARIABLES LIKE 'log_bin'")?;
+    let logs = logs.get("log_bin").is_some_and(|value| value == "ON");
+    if let Err(refusal) = server.attempt(WHAT, "SET SESSION sql_log_bin = 0")?
+        && logs
+    {
+        return Ok(Err(format!("sql_log_bin can't be set: {refusal}")));
+    }
+    end_schema(server)?;
+    let made = server.attempt(WHAT, &format!("CREATE SCHEMA {SCHEMA}"))?;
+    Ok(made.map(|_| ()).map_err(|refusal| refusal.to_string()))
+}
+
+fn end_schema(server: &mut Server) -> Result<()> {
+    // Foreign keys between the copies don't order the drops.
+    let _ = server.attempt(WHAT, "SET SESSION foreign_key_checks = 0")?;
+    let _ = server.attempt(WHAT, &format!("DROP SCHEMA IF EXISTS {SCHEMA}"))?;
+    let _ = server.attempt(WHAT, "SET SESSION foreign_key_checks = 1")?;
+    Ok(())
+}
