@@ -10,8 +10,8 @@
 //! `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
 //! does. Space ids are never used again. After a backup there is `backups`. A backup holds
 //! `tidepool-backup-manifest`, an incremental one `tidepool-backup-increment`, one that is not
-//! finished `tidepool-backup-unfinished` as well. `tidepool-backup-restored` is there from the first
-//! open of a backup to [`Db::end_restore`](crate::Db::end_restore).
+//! finished `tidepool-backup-unfinished` as well. `tidepool-backup-restored` is there from the
+//! first open of a backup to [`Db::end_restore`](crate::Db::end_restore).
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;

@@ -415,22 +415,26 @@ static int recover(XID *list, uint capacity) {
 */
 int roll_back_unlogged() {
   bool is_restored = false;
-  if (int result = tp_is_restored(engine.db, &is_restored); result != TP_OK || !is_restored) return result;
+  const int known = tp_is_restored(engine.db, &is_restored);
+  if (known != TP_OK || !is_restored) return known;
   std::vector<std::string> unlogged;
   tp_recovered_xids(engine.db, &unlogged, [](void *context, const uint8_t *bytes, size_t len) {
     XID xid;
     Xid_list found{&xid, 1, 0};
     take_xid(&found, bytes, len);
-    if (found.count == 1 && xid.get_my_xid() != 0)
-      static_cast<std::vector<std::string> *>(context)->emplace_back(reinterpret_cast<const char *>(bytes), len);
+    if (found.count != 1 || xid.get_my_xid() == 0) return;
+    auto *all = static_cast<std::vector<std::string> *>(context);
+    all->emplace_back(reinterpret_cast<const char *>(bytes), len);
   });
   for (const std::string &xid : unlogged) {
-    const int result = tp_rollback_prepared(engine.db, reinterpret_cast<const uint8_t *>(xid.data()), xid.size());
+    const auto *bytes = reinterpret_cast<const uint8_t *>(xid.data());
+    const int result = tp_rollback_prepared(engine.db, bytes, xid.size());
     if (result != TP_OK) return result;
   }
   if (!unlogged.empty())
-    sql_print_information("Tidepool: this is a restored backup. %zu transactions that were about to commit when it ended "
-                          "are rolled back; the binary log has them behind the backup's place",
+    sql_print_information("Tidepool: this is a restored backup. %zu transactions that were about "
+                          "to commit when it ended are rolled back; the binary log has them behind "
+                          "the backup's place",
                           unlogged.size());
   return tp_end_restore(engine.db);
 }

@@ -1,8 +1,8 @@
 //! Runs the commands of a page of the documentation as they stand there.
 //!
-//! A fenced block that begins with `sql` or `sh` and a name, such as ```` ```sql db1 ````, is run on
-//! the server of that name. A text in `'…'` stands for a value, which the test gives; hosts, ports
-//! and directories of the page are replaced by the test's.
+//! A fenced block that begins with `sql` or `sh` and a name, such as ```` ```sql db1 ````, is run
+//! on the server of that name. A text in `'…'` stands for a value, which the test gives; hosts,
+//! ports and directories of the page are replaced by the test's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,7 +87,8 @@ impl Guide {
     /// If the page has none.
     pub fn options(&self) -> Vec<String> {
         let block = self.blocks.iter().find(|block| block.language == "ini").expect("options");
-        let lines = block.text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        let lines =
+            block.text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
         let set = lines.filter_map(|line| line.split_once('='));
         set.map(|(name, value)| format!("--{}={}", name.trim(), value.trim())).collect()
     }
@@ -148,7 +149,8 @@ impl Guide {
         for (name, (server, port)) in &self.servers {
             let is_there = format!("MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}");
             text = text.replace(&format!("MASTER_HOST = '{name}'"), &is_there);
-            let socket = format!("--no-defaults --user=root --socket={}", server.socket().display());
+            let socket =
+                format!("--no-defaults --user=root --socket={}", server.socket().display());
             text = text.replace(&format!("--host={name}"), &socket);
             if *name == block.server {
                 let data = server.data_dir().display().to_string();

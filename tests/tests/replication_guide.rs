@@ -152,7 +152,10 @@ fn switch(guide: &mut Guide) {
 
 fn delay(guide: &mut Guide) {
     let mut primary = guide.server("db1").connect();
-    run(&mut primary, &["CREATE DATABASE shop", "USE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)"]);
+    run(
+        &mut primary,
+        &["CREATE DATABASE shop", "USE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)"],
+    );
     compare(guide, "db1", &["db2", "db3"]);
     guide.step(DELAYED, "db3");
     let begun = Instant::now();
@@ -223,10 +226,12 @@ fn from_innodb_and_back(guide: &mut Guide) {
             "CREATE DATABASE shop",
             "USE shop",
             "CREATE TABLE customer (id INT PRIMARY KEY, name VARCHAR(50), KEY (name))",
-            "CREATE TABLE purchase (id INT PRIMARY KEY AUTO_INCREMENT, customer INT NOT NULL, at DATETIME(3), what TEXT,
+            "CREATE TABLE purchase (id INT PRIMARY KEY AUTO_INCREMENT, customer INT NOT NULL,
+                 at DATETIME(3), what TEXT,
                  FOREIGN KEY (customer) REFERENCES customer (id) ON DELETE CASCADE)",
             "INSERT INTO customer SELECT seq, CONCAT('name ', seq % 17) FROM seq_1_to_200",
-            "INSERT INTO purchase (customer, at, what) SELECT 1 + seq % 200, NOW(3), REPEAT(seq, 30) FROM seq_1_to_1000",
+            "INSERT INTO purchase (customer, at, what)
+             SELECT 1 + seq % 200, NOW(3), REPEAT(seq, 30) FROM seq_1_to_1000",
         ],
     );
     guide.step(MOVE, "db6");
@@ -236,14 +241,18 @@ fn from_innodb_and_back(guide: &mut Guide) {
         &["DELETE FROM customer WHERE id % 9 = 0", "UPDATE purchase SET what = NULL WHERE id < 50"],
     );
     compare(guide, "db5", &["db6"]);
-    let engines = "SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'shop'";
+    let engines =
+        "SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'shop'";
     assert_eq!(text(guide.server("db6"), engines), "Tidepool");
     assert_eq!(text(guide.server("db5"), engines), "InnoDB");
 
     // There, and back, as in a planned switch.
     run(
         &mut guide.server("db6").connect(),
-        &["SET sql_log_bin = 0", "GRANT REPLICATION SLAVE ON *.* TO replica@'%' IDENTIFIED BY 'secret'"],
+        &[
+            "SET sql_log_bin = 0",
+            "GRANT REPLICATION SLAVE ON *.* TO replica@'%' IDENTIFIED BY 'secret'",
+        ],
     );
     for (from, to) in [("db5", "db6"), ("db6", "db5")] {
         run(&mut guide.server(from).connect(), &["SET GLOBAL read_only = ON"]);
@@ -257,8 +266,9 @@ fn from_innodb_and_back(guide: &mut Guide) {
             &[
                 "SET GLOBAL gtid_slave_pos = @@gtid_binlog_pos",
                 &format!(
-                    "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, MASTER_USER = 'replica',
-                     MASTER_PASSWORD = 'secret', MASTER_USE_GTID = slave_pos"
+                    "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port},
+                     MASTER_USER = 'replica', MASTER_PASSWORD = 'secret',
+                     MASTER_USE_GTID = slave_pos"
                 ),
                 "START SLAVE",
             ],
@@ -269,7 +279,8 @@ fn from_innodb_and_back(guide: &mut Guide) {
                 "USE shop",
                 "UPDATE shop.purchase SET what = CONCAT(id, ' again') WHERE id % 5 = 0",
                 "DELETE FROM shop.customer WHERE id % 11 = 0",
-                "INSERT INTO shop.customer SELECT seq, 'late' FROM seq_300_to_320 ON DUPLICATE KEY UPDATE name = 'twice'",
+                "INSERT INTO shop.customer SELECT seq, 'late' FROM seq_300_to_320
+                 ON DUPLICATE KEY UPDATE name = 'twice'",
             ],
         );
         compare(guide, to, &[from]);

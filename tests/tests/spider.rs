@@ -35,8 +35,8 @@ impl Shard {
             &mut server.connect(),
             &[
                 "CREATE DATABASE shop",
-                "CREATE TABLE shop.account (id BIGINT NOT NULL, owner INT NOT NULL, balance BIGINT NOT NULL,
-                     PRIMARY KEY (id), KEY (owner))",
+                "CREATE TABLE shop.account (id BIGINT NOT NULL, owner INT NOT NULL,
+                     balance BIGINT NOT NULL, PRIMARY KEY (id), KEY (owner))",
                 // All addresses of this machine have that name.
                 "CREATE USER spider@localhost IDENTIFIED BY 'x'",
                 "GRANT ALL ON shop.* TO spider@localhost",
@@ -74,7 +74,10 @@ fn front(shards: &[&Shard]) -> Server {
     let server = Server::start(options);
     let mut conn = server.connect();
     wait_until(Duration::from_secs(30), "Spider's tables", || {
-        number(&mut conn, "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'spider_xa'") == 1
+        number(
+            &mut conn,
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'spider_xa'",
+        ) == 1
     });
     run(&mut conn, &["CREATE DATABASE shop", "USE shop"]);
     shards.iter().for_each(|shard| add_server(&mut conn, shard));
@@ -129,7 +132,8 @@ fn sum(shards: &[&Shard]) -> i64 {
 /// Ends what a lost node has left prepared, as the front has decided: it notes a decision to commit
 /// before the first node commits.
 fn resolve(front: &Server, shards: &[&Shard]) -> (u32, u32) {
-    let decided = "SELECT HEX(LEFT(data, gtrid_length + bqual_length)) FROM mysql.spider_xa WHERE status = 'COMMIT'";
+    let decided = "SELECT HEX(LEFT(data, gtrid_length + bqual_length))
+                   FROM mysql.spider_xa WHERE status = 'COMMIT'";
     let decided: Vec<String> = front.connect().query(decided).expect("decisions");
     let (mut committed, mut rolled_back) = (0, 0);
     for shard in shards {
@@ -159,7 +163,10 @@ fn rows_on_several_nodes_change_together_or_not_at_all() {
     let front = front(&[&one, &two]);
     let mut conn = front.connect_to("shop");
     let last = 2 * ROWS - 1;
-    run(&mut conn, &[&format!("INSERT INTO account SELECT seq, seq % 10, 100 FROM seq_1_to_{last}")]);
+    run(
+        &mut conn,
+        &[&format!("INSERT INTO account SELECT seq, seq % 10, 100 FROM seq_1_to_{last}")],
+    );
     let total = 100 * last as i64;
     assert_eq!(all_rows(&front, &[&one, &two]).len() as u64, last);
 
@@ -240,7 +247,7 @@ fn writers_and_kills(front: &Server, one: &Shard, two: &mut Shard, total: i64) {
         });
         two.server.restart();
         let resolved = resolve(front, &[one, two]);
-        println!("{commits:?} commits, {in_doubt:?} in doubt, committed and rolled back later: {resolved:?}");
+        println!("{commits:?} commits, {in_doubt:?} in doubt, ended by hand: {resolved:?}");
         assert_eq!(sum(&[one, two]), total, "a transfer is there by half");
     }
     assert!(commits.load(Ordering::Relaxed) > 60, "hardly anything ran");
@@ -250,8 +257,8 @@ fn book(account: u64, amount: i64) -> String {
     format!("UPDATE account SET balance = balance + {amount} WHERE id = {account}")
 }
 
-/// The upper half of the second node's rows moves to a third. REORGANIZE PARTITION of a Spider table
-/// changes where the front looks for rows, and moves none.
+/// The upper half of the second node's rows moves to a third. REORGANIZE PARTITION of a Spider
+/// table changes where the front looks for rows, and moves none.
 fn add_a_node(front: &Server, one: &Shard, two: &Shard, last: u64) {
     let three = Shard::start(3);
     let mut conn = front.connect_to("shop");
@@ -315,11 +322,13 @@ fn joins_are_pushed_down(front: &Server, one: &Shard) {
              ENGINE = Spider COMMENT = 'wrapper \"mysql\", srv \"node1\", table \"purse\"'",
         ],
     );
-    let query = "SELECT owner.name, SUM(purse.balance) FROM owner JOIN purse ON purse.owner = owner.id
+    let query =
+        "SELECT owner.name, SUM(purse.balance) FROM owner JOIN purse ON purse.owner = owner.id
                  GROUP BY owner.name ORDER BY owner.name";
     assert_eq!(rows(&mut conn, query), rows(&mut node, query));
     let pushed = "SELECT COUNT(*) FROM mysql.general_log WHERE user_host LIKE 'spider%'
-                  AND argument LIKE '%`owner`%' AND argument LIKE '%`purse`%' AND argument LIKE '%sum(%'";
+                  AND argument LIKE '%`owner`%' AND argument LIKE '%`purse`%'
+                  AND argument LIKE '%sum(%'";
     assert_eq!(number(&mut node, pushed), 1, "the node did the join");
     run(&mut node, &["SET GLOBAL general_log = OFF"]);
 }

@@ -9,8 +9,8 @@ use tidepool_pool::{PageId, PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, RESTORED_MARK, SCRUB_FILE,
-    SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
+    BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, RESTORED_MARK,
+    SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
     mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;

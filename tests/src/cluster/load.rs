@@ -29,7 +29,7 @@ pub const DATABASE: &str = "shop";
 const SLOTS: u64 = 20;
 /// Rows that all writers change.
 const HOT_ROWS: u64 = 4;
-/// A writer keeps its last so many entries of the ledger.
+/// Entries of the ledger that a writer keeps, the last ones.
 const KEPT: u64 = 60;
 /// Refused because the server is read-only.
 const OPTION_PREVENTS: u16 = 1290;
@@ -183,7 +183,9 @@ impl Load {
                 ));
             }
             all += last;
-            wrong.extend(differences(&mut conn, writer, last).map(|d| format!("node {}: {d}", node.id())));
+            wrong.extend(
+                differences(&mut conn, writer, last).map(|d| format!("node {}: {d}", node.id())),
+            );
         }
         let sum: Option<u64> =
             conn.query_first("SELECT CAST(SUM(n) AS UNSIGNED) FROM hot").expect("a sum");
@@ -234,12 +236,16 @@ fn create_tables(conn: &mut Conn) {
             &format!("CREATE DATABASE {DATABASE}"),
             &format!("USE {DATABASE}"),
             "CREATE TABLE ledger (writer INT, n BIGINT, slot INT NOT NULL, amount INT NOT NULL,
-                 pad MEDIUMBLOB NOT NULL, PRIMARY KEY (writer, n), KEY (amount), UNIQUE (n, writer))",
-            "CREATE TABLE account (writer INT, slot INT, balance BIGINT NOT NULL, last BIGINT NOT NULL,
-                 PRIMARY KEY (writer, slot), KEY (balance)) PARTITION BY HASH (slot) PARTITIONS 3",
+                 pad MEDIUMBLOB NOT NULL, PRIMARY KEY (writer, n), KEY (amount),
+                 UNIQUE (n, writer))",
+            "CREATE TABLE account (writer INT, slot INT, balance BIGINT NOT NULL,
+                 last BIGINT NOT NULL, PRIMARY KEY (writer, slot), KEY (balance))
+                 PARTITION BY HASH (slot)
+                 PARTITIONS 3",
             "CREATE TABLE hot (id INT PRIMARY KEY, n BIGINT NOT NULL, KEY (n))",
             &format!(
-                "INSERT INTO account SELECT seq DIV {SLOTS}, seq % {SLOTS}, 0, 0 FROM seq_0_to_{accounts}"
+                "INSERT INTO account
+                 SELECT seq DIV {SLOTS}, seq % {SLOTS}, 0, 0 FROM seq_0_to_{accounts}"
             ),
             &format!("INSERT INTO hot SELECT seq, 0 FROM seq_0_to_{}", HOT_ROWS - 1),
         ],
@@ -275,7 +281,8 @@ impl Booking {
         let mut statements = vec![
             "BEGIN".to_owned(),
             format!(
-                "INSERT INTO ledger VALUES ({writer}, {n}, {slot}, {amount}, REPEAT('{}', {pad_bytes}))",
+                "INSERT INTO ledger
+                 VALUES ({writer}, {n}, {slot}, {amount}, REPEAT('{}', {pad_bytes}))",
                 n % 10
             ),
             format!(
@@ -295,7 +302,8 @@ impl Booking {
 
 /// The number of a writer's last transaction on the server.
 fn last_of(conn: &mut Conn, writer: u64) -> mysql::Result<u64> {
-    let query = format!("SELECT COALESCE(MAX(n), 0) FROM {DATABASE}.ledger WHERE writer = {writer}");
+    let query =
+        format!("SELECT COALESCE(MAX(n), 0) FROM {DATABASE}.ledger WHERE writer = {writer}");
     Ok(conn.query_first(query)?.expect("a row"))
 }
 
@@ -324,7 +332,9 @@ fn differences(conn: &mut Conn, writer: u64, last: u64) -> impl Iterator<Item = 
         format!("ledger of writer {writer} up to {last}: {found:?} instead of {ledger:?}")
     });
     let accounts = (found_accounts != accounts).then(|| {
-        format!("accounts of writer {writer} up to {last}: {found_accounts:?} instead of {accounts:?}")
+        format!(
+            "accounts of writer {writer} up to {last}: {found_accounts:?} instead of {accounts:?}"
+        )
     });
     ledger.into_iter().chain(accounts)
 }
@@ -398,7 +408,7 @@ impl Writer {
             self.progress.in_doubt_found.fetch_add(1, Ordering::Relaxed);
         } else if last != acknowledged {
             return Err(format!(
-                "writer {}: transaction {acknowledged} was acknowledged, and the last there is {last}",
+                "writer {}: {acknowledged} transactions were acknowledged, and there are {last}",
                 self.number
             ));
         }

@@ -163,7 +163,8 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Cluster {
-        let nodes: Vec<Node> = (1..=NODES).map(|id| Node::start(&format!("cluster{id}"), id)).collect();
+        let nodes: Vec<Node> =
+            (1..=NODES).map(|id| Node::start(&format!("cluster{id}"), id)).collect();
         nodes.iter().for_each(load::create_account);
         nodes[0].promote();
         for replica in &nodes[1..] {
@@ -187,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Lets the writers do so many commits.
+    /// Lets the writers commit this often.
     fn load_for(&mut self, commits: u64) {
         if !self.load.wait_for_commits(commits, PATIENCE) {
             self.summary.violations.push("the writers hang".into());
@@ -318,11 +319,13 @@ impl Cluster {
         let backup = self.nodes[source].server.dir().join(format!("backup{}", self.made));
         let back_up = format!("SET GLOBAL tidepool_backup_to = '{}'", backup.display());
         run(&mut self.nodes[source].connect(), &[&back_up]);
-        let info = fs::read_to_string(backup.join("tidepool_backup_info")).expect("the file is there");
+        let info =
+            fs::read_to_string(backup.join("tidepool_backup_info")).expect("the file is there");
         let position = info.lines().find_map(|line| line.strip_prefix("gtid_binlog_pos = "));
         let position = position.expect("a backup has a position").to_owned();
         let id = self.nodes[replica].id();
-        let new = Node::create(&format!("cluster{}", self.made), id, |data| lay_over(&backup, data));
+        let new =
+            Node::create(&format!("cluster{}", self.made), id, |data| lay_over(&backup, data));
         fs::remove_dir_all(&backup).expect("a backup can be removed");
         load::create_account(&new);
         new.set_position(&position);

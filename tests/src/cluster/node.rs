@@ -247,10 +247,19 @@ fn options(name: &str, id: u32, port: u16) -> Options {
     let engine = options.engine.name();
     options
         .arg(format!("--server-id={id}"))
-        .args(["--skip-networking=0", "--bind-address=127.0.0.1", "--read-only", "--skip-slave-start"])
+        .args([
+            "--skip-networking=0",
+            "--bind-address=127.0.0.1",
+            "--read-only",
+            "--skip-slave-start",
+        ])
         .arg(format!("--port={port}"))
         .args(["--log-bin=binlog", "--log-slave-updates", "--binlog-format=ROW", "--sync-binlog=1"])
-        .args(["--gtid-strict-mode", "--slave-parallel-threads=4", "--slave-parallel-mode=optimistic"])
+        .args([
+            "--gtid-strict-mode",
+            "--slave-parallel-threads=4",
+            "--slave-parallel-mode=optimistic",
+        ])
         .arg(format!("--gtid-pos-auto-engines={engine}"))
         .args(["--rpl-semi-sync-slave-enabled", "--rpl-semi-sync-master-wait-point=AFTER_SYNC"])
         // A primary waits for a replica for a day rather than go on without.
