@@ -262,6 +262,8 @@ fn options(name: &str, id: u32, port: u16) -> Options {
         ])
         .arg(format!("--gtid-pos-auto-engines={engine}"))
         .args(["--rpl-semi-sync-slave-enabled", "--rpl-semi-sync-master-wait-point=AFTER_SYNC"])
+        // A kill may leave relay-log.info with the name of a relay log that is gone.
+        .arg("--relay-log-recovery")
         // A primary waits for a replica for a day rather than go on without.
         .arg("--rpl-semi-sync-master-timeout=86400000")
         .arg("--slave-net-timeout=10")
