@@ -10,7 +10,8 @@
 //! `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
 //! does. Space ids are never used again. After a backup there is `backups`. A backup holds
 //! `tidepool-backup-manifest`, an incremental one `tidepool-backup-increment`, one that is not
-//! finished `tidepool-backup-unfinished` as well.
+//! finished `tidepool-backup-unfinished` as well. `tidepool-backup-restored` is there from the
+//! first open of a backup to [`Db::end_restore`](crate::Db::end_restore).
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -34,6 +35,9 @@ pub const UNFINISHED_MARK: &str = "tidepool-backup-unfinished";
 pub const INCREMENT_MARK: &str = "tidepool-backup-increment";
 /// What a backup is of.
 pub(crate) const MANIFEST_FILE: &str = "tidepool-backup-manifest";
+/// What becomes of the manifest when a restored backup is opened: the directory was a backup, and
+/// who decides about its prepared transactions has not done so.
+pub(crate) const RESTORED_MARK: &str = "tidepool-backup-restored";
 /// Which backups were made of a data directory.
 pub(crate) const BACKUPS_FILE: &str = "backups";
 /// How far the scrub is.

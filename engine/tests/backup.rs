@@ -334,6 +334,35 @@ fn a_directory_that_is_open_read_only_can_be_copied() {
     assert_eq!(rows_in(&Db::open_on(Arc::new(target.crash()), quiet()).unwrap()), 2000);
 }
 
+/// What was prepared when the backup ended stays so, and the directory stays known as a backup,
+/// until a coordinator has decided.
+#[test]
+fn a_restored_backup_is_known_as_one_until_its_coordinator_has_decided() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("data"), options()).unwrap();
+    assert!(!db.is_restored().unwrap());
+    db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let table = db.open_table("t").unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    trx.insert(&table, 0, b"key", b"value").unwrap();
+    trx.prepare(b"xid").unwrap();
+    let copy = dir.path().join("copy");
+    db.backup(&copy, &mut |_| true).unwrap();
+    for _ in 0..2 {
+        let restored = Db::open(&copy, options()).unwrap();
+        assert!(restored.is_restored().unwrap());
+        assert_eq!(restored.recovered_xids(), [b"xid".to_vec()]);
+        restored.close().unwrap();
+    }
+    let restored = Db::open(&copy, options()).unwrap();
+    restored.rollback_prepared(b"xid").unwrap();
+    restored.end_restore().unwrap();
+    restored.close().unwrap();
+    let restored = Db::open(&copy, options()).unwrap();
+    assert!(!restored.is_restored().unwrap());
+    assert!(restored.recovered_xids().is_empty());
+}
+
 #[test]
 fn a_directory_that_went_back_in_time_takes_no_later_backup_as_its_base() {
     let sim = SimStorage::new(1);

@@ -7,7 +7,9 @@
     the end        while commits wait, as in BACKUP STAGE BLOCK_COMMIT: a log's rest, and where the binary log is
 
   Since no commit is under way at the end, none is prepared with its fate in the binary log, which is not in the backup; and the position
-  there is that of the backup, so a replica can begin with both.
+  there is that of the backup, so a replica can begin with both. What waits on a replica for earlier
+  commits may be prepared, before it is in the binary log: the first start of the backup rolls it
+  back (roll_back_unlogged).
 */
 #include "backup.h"
 #include "engine.h"

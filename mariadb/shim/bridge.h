@@ -455,6 +455,10 @@ void tp_interrupt_raise(const tp_interrupt *interrupt);
 void tp_interrupt_free(tp_interrupt *interrupt);
 
 int tp_recovered_xids(const tp_db *db, void *context, void (*xid)(void *context, const uint8_t *xid, size_t len));
+/* Whether the directory was a backup. The shim ends the restore once it has decided about the
+   prepared transactions. */
+int tp_is_restored(const tp_db *db, bool *is_restored);
+int tp_end_restore(const tp_db *db);
 int tp_commit_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 

@@ -114,7 +114,16 @@ int start(void *p) {
   hton->signal_ddl_recovery_done = Hook<after_ddl_recovery>();
   setup_transactions(hton);
   setup_costs(hton);
-  if (!options.read_only && options.force_recovery < TP_FORCE_READ_ONLY) drop_temporary_tables();
+  if (!options.read_only && options.force_recovery < TP_FORCE_READ_ONLY) {
+    drop_temporary_tables();
+    if (roll_back_unlogged() != TP_OK) {
+      String text = last_error_text();
+      sql_print_error("Tidepool: can't end the restore of a backup: %s", text.c_ptr_safe());
+      tp_close(engine.db);
+      engine.db = nullptr;
+      return 1;
+    }
+  }
   foreign_keys.load();
   restore_partitioned_files();
   return 0;

@@ -407,6 +407,38 @@ static int recover(XID *list, uint capacity) {
   return static_cast<int>(found.count);
 }
 
+/*
+  A commit of the server's is prepared under the lock that a backup takes at its end. But a replica
+  that applies in parallel lets go of that lock while it waits for the commits before it, so the
+  backup may have such transactions. The binary log had none of them at the place that the backup
+  names, from which a replica goes on: they come again. What XA PREPARE has prepared stays.
+*/
+int roll_back_unlogged() {
+  bool is_restored = false;
+  const int known = tp_is_restored(engine.db, &is_restored);
+  if (known != TP_OK || !is_restored) return known;
+  std::vector<std::string> unlogged;
+  tp_recovered_xids(engine.db, &unlogged, [](void *context, const uint8_t *bytes, size_t len) {
+    XID xid;
+    Xid_list found{&xid, 1, 0};
+    take_xid(&found, bytes, len);
+    if (found.count != 1 || xid.get_my_xid() == 0) return;
+    auto *all = static_cast<std::vector<std::string> *>(context);
+    all->emplace_back(reinterpret_cast<const char *>(bytes), len);
+  });
+  for (const std::string &xid : unlogged) {
+    const auto *bytes = reinterpret_cast<const uint8_t *>(xid.data());
+    const int result = tp_rollback_prepared(engine.db, bytes, xid.size());
+    if (result != TP_OK) return result;
+  }
+  if (!unlogged.empty())
+    sql_print_information("Tidepool: this is a restored backup. %zu transactions that were about "
+                          "to commit when it ended are rolled back; the binary log has them behind "
+                          "the backup's place",
+                          unlogged.size());
+  return tp_end_restore(engine.db);
+}
+
 static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
   uchar bytes[XID_BYTES_MAX];
   const size_t len = put_xid(bytes, xid);

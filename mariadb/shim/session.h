@@ -115,6 +115,10 @@ int commit_durably(Session *session);
 
 void setup_transactions(handlerton *hton);
 
+/* At the first start of a restored backup: rolls back what the server was about to commit at its
+   end. A result code. */
+int roll_back_unlogged();
+
 } // namespace tidepool
 
 #endif

@@ -839,6 +839,32 @@ pub unsafe extern "C" fn tp_recovered_xids(
     })
 }
 
+/// Whether the data directory was a backup, and [`tp_end_restore`] has not succeeded since.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_is_restored(db: *const Db, is_restored: *mut bool) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory, and a place for the answer, from the shim.
+        unsafe { *is_restored = (*db).is_restored()? };
+        Ok(TP_OK)
+    })
+}
+
+/// All is decided about the prepared transactions of a restored backup.
+///
+/// # Safety
+/// A valid pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_end_restore(db: *const Db) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        unsafe { &*db }.end_restore()?;
+        Ok(TP_OK)
+    })
+}
+
 /// Commits a prepared transaction that no session owns.
 ///
 /// # Safety

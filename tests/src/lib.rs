@@ -9,7 +9,9 @@
 //! | [`definitions`] | statements that change definitions, each with a kill or a power cut behind it |
 //! | [`power_cut`] | a server on a device that can lose its power |
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
+//! | [`guide`] | runs the commands of a page of the documentation |
 //! | [`bank`] | sessions that move money, of which there is always as much |
+//! | [`cluster`] | three replicating servers with writers, kills and promotions |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`crash_points`] | one statement, killed at each of its calls that change files |
 //! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
@@ -24,6 +26,7 @@
 
 pub mod bank;
 pub mod cgroup;
+pub mod cluster;
 pub mod crash;
 pub mod crash_points;
 pub mod damage;
@@ -31,6 +34,7 @@ pub mod definitions;
 pub mod differential;
 pub mod environment;
 pub mod fulltext;
+pub mod guide;
 pub mod isolation;
 pub mod keys;
 pub mod nightly;

@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | `simulation` | the engine on a simulated disk, whole and in its parts | everything: a seed fails again |
 //! | `kills` | the crash loop | flush level, page size, binary log, size of the redo log, load, moments |
+//! | `cluster` | three replicating servers, killed and promoted | events and load |
 //! | `isolation` | histories of many sessions, with kills | load and moments |
 //! | `differential` | the same SQL on two engines, every other time with restarts | the SQL |
 //! | `damage` | files damaged | the damages |
@@ -79,9 +80,10 @@ impl Bout {
 type Piece = (&'static str, fn(&Path, u64) -> Option<Bout>);
 
 /// All pieces, in the order in which they take turns.
-pub const PIECES: [(&str, &str); 8] = [
+pub const PIECES: [(&str, &str); 9] = [
     ("simulation", "the engine on a simulated disk"),
     ("kills", "the crash loop at random settings"),
+    ("cluster", "three replicating servers, killed and promoted"),
     ("isolation", "histories of many sessions"),
     ("differential", "the same SQL on two engines"),
     ("damage", "damaged files"),
@@ -90,9 +92,10 @@ pub const PIECES: [(&str, &str); 8] = [
     ("crash-points", "kills at each file-system call of a statement"),
 ];
 
-const MAKERS: [Piece; 8] = [
+const MAKERS: [Piece; 9] = [
     ("simulation", simulation),
     ("kills", kills),
+    ("cluster", cluster),
     ("isolation", isolation),
     ("differential", differential),
     ("damage", damage),
@@ -132,6 +135,10 @@ fn kills(_: &Path, seed: u64) -> Option<Bout> {
         command.push_str(" --tidepool-redo-log-capacity=8M");
     }
     Some(Bout::new(20, &command))
+}
+
+fn cluster(_: &Path, seed: u64) -> Option<Bout> {
+    Some(Bout::new(20, &format!("scripts/soak-cluster --minutes 3 --seed {seed}")))
 }
 
 fn isolation(_: &Path, seed: u64) -> Option<Bout> {

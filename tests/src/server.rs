@@ -172,6 +172,12 @@ impl Options {
         self.args.push(arg.into());
         self
     }
+
+    /// The same with more server options.
+    pub fn args<const N: usize>(mut self, args: [&str; N]) -> Options {
+        self.args.extend(args.map(str::to_owned));
+        self
+    }
 }
 
 /// A server that a test owns. See the [module](self).

@@ -34,7 +34,10 @@ fn the_plugin_of_the_package_is_installed_by_sql_and_stays() {
 
     let depends = run(dpkg_deb("--field", &deb).arg("Depends"));
     let version = environment.value("PACKAGE_VERSION");
-    assert!(depends.contains(&format!("mariadb-server (= {version})")), "{depends}");
+    // The server's program is in the second one.
+    for package in ["mariadb-server", "mariadb-server-core"] {
+        assert!(depends.contains(&format!("{package} (= {version})")), "{depends}");
+    }
 
     let dir = tempfile::tempdir().unwrap();
     run(dpkg_deb("--extract", &deb).arg(dir.path()));
@@ -62,6 +65,8 @@ fn the_plugin_of_the_package_is_installed_by_sql_and_stays() {
         assert!(text.contains("systemctl daemon-reload"), "{text}");
         run(Command::new("sh").arg("-n").arg(&path));
     }
+    let triggers = std::fs::read_to_string(control.join("triggers")).expect("triggers");
+    assert_eq!(triggers.trim(), "interest-noawait /usr/sbin/mariadbd");
     let documentation = dir.path().join("usr/share/doc/mariadb-plugin-tidepool");
     for name in ["copyright", "sql.md"] {
         assert!(documentation.join(name).exists(), "{name}");

@@ -423,6 +423,45 @@ fn nothing_is_lost_that_comes_too_early_in_idempotent_mode() {
     nothing_is_lost_that_comes_too_early("rpl_early_idempotent", "IDEMPOTENT");
 }
 
+/// A transaction that waits for its turn is prepared, and the binary log does not have it yet: in a
+/// backup of that moment it must not be, and a server with a binary log must start on it.
+#[test]
+fn what_waits_for_its_turn_is_rolled_back_in_a_restored_backup() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let pair =
+        Pair::start("rpl_backup", "optimistic", &["--log-bin=replica", "--log-slave-updates"]);
+    let mut primary = pair.primary.connect_to("test");
+    let (mut replica, mut holder) =
+        (pair.replica.connect_to("test"), pair.replica.connect_to("test"));
+    run(&mut replica, &["START SLAVE"]);
+    run(
+        &mut primary,
+        &["CREATE TABLE gate (n INT)", "CREATE TABLE t (n INT)", "INSERT INTO gate VALUES (0)"],
+    );
+    pair.catch_up();
+    run(&mut holder, &["BEGIN", "SELECT * FROM gate FOR UPDATE"]);
+    run(&mut primary, &["UPDATE gate SET n = 1", "INSERT INTO t VALUES (1)"]);
+    wait_for_turn(&mut replica, 1);
+    let backup = pair.replica.dir().join("backup");
+    run(&mut replica, &[&format!("SET GLOBAL tidepool_backup_to = '{}'", backup.display())]);
+    run(&mut holder, &["COMMIT"]);
+    pair.catch_up();
+
+    let mut restored = Server::create(options("rpl_restored", 3).arg("--log-bin=restored"));
+    tidepool_tests::cluster::node::lay_over(&backup, &restored.data_dir());
+    for _ in 0..2 {
+        restored.restart();
+        let mut conn = restored.connect_to("test");
+        assert_eq!(number(&mut conn, "SELECT n FROM gate"), 0);
+        assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 0);
+    }
+    let log = restored.error_log();
+    let rolled_back = "1 transactions that were about to commit when it ended are rolled back";
+    assert_eq!(log.matches(rolled_back).count(), 1, "{log}");
+}
+
 /// What is passed over in this mode still is, once its turn has come.
 #[test]
 fn what_is_missing_is_passed_over_in_idempotent_mode() {

@@ -37,6 +37,7 @@ mod load;
 mod map;
 mod notes;
 mod open;
+mod restored;
 mod scrub;
 mod steps;
 mod transaction;

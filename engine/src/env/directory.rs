@@ -9,8 +9,8 @@ use tidepool_pool::{PageId, PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, SCRUB_FILE,
-    SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
+    BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, RESTORED_MARK,
+    SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
     mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
@@ -23,7 +23,7 @@ use crate::sort::SORT_DIR;
 
 /// Whether it comes into being later than the control file.
 fn is_later_file(name: &str) -> bool {
-    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE, BACKUPS_FILE]
+    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE, BACKUPS_FILE, RESTORED_MARK]
         .iter()
         .chain(&NEWEST_RUNS_FILES)
         .any(|later| name.starts_with(later))
@@ -65,10 +65,11 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
     }
 }
 
-/// Before anything of a restored backup changes: it is no base of a backup from now on.
+/// Before anything of a restored backup changes: it is no base of a backup from now on. The mark
+/// stays until [`Db::end_restore`](crate::Db::end_restore).
 pub(super) fn forget_backup(storage: &dyn Storage) -> Result<()> {
     if storage.exists(MANIFEST_FILE)? {
-        storage.remove(MANIFEST_FILE)?;
+        storage.rename(MANIFEST_FILE, RESTORED_MARK)?;
         storage.sync_dir("")?;
     }
     Ok(())
