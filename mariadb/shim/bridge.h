@@ -524,6 +524,47 @@ void tp_reader_end(tp_reader *reader);
 /* Memory for rows that a handler keeps between statements, in bytes; what is beyond is given back. */
 size_t tp_row_bytes_kept(void);
 
+/* ---- SPATIAL indexes (src/spatial): a tree with one entry for each row. A rectangle is
+   TP_RECTANGLE_LEN bytes, as the server gives it in a key: x from and to, y from and to, as
+   little-endian doubles. */
+
+enum { TP_SPATIAL_KEY_MAX = 13, TP_RECTANGLE_LEN = 32, TP_SPATIAL_CLASSES = 50 };
+/* How an entry lies to the window: they have a point in common; the entry has no point outside of
+   the window; the window none outside of the entry; no point is common; they are the same. */
+enum tp_spatial_relation {
+  TP_ENTRY_INTERSECTS = 0,
+  TP_ENTRY_INSIDE = 1,
+  TP_ENTRY_AROUND = 2,
+  TP_ENTRY_DISJOINT = 3,
+  TP_ENTRY_EQUAL = 4
+};
+typedef struct {
+  size_t index;
+  tp_bytes rectangle; /* the window */
+  int relation;       /* a tp_spatial_relation */
+} tp_spatial_request;
+
+/* Writes the key of a rectangle, without the clustered key behind it; gives its length, at most
+   TP_SPATIAL_KEY_MAX; 0: it is none. */
+size_t tp_spatial_key(tp_bytes rectangle, uint8_t *key);
+/* Writes the value of its entry; gives its length, at most TP_RECTANGLE_LEN. */
+size_t tp_spatial_value(tp_bytes rectangle, uint8_t *value);
+/* How long a key is that begins with this byte; 0: none does. */
+size_t tp_spatial_key_len(uint8_t first);
+/* Whether a rectangle is one that is searched for. */
+int tp_spatial_takes(const tp_spatial_request *request, tp_bytes entry);
+/* Begins a search by the cursor of the index, and gives the first entry found, in the order of
+   keys. */
+int tp_spatial_first(tp_reader *reader, tp_transaction *transaction,
+                     const tp_spatial_request *request, tp_entry *entry);
+/* The next entry of the reader's last search. */
+int tp_spatial_next(tp_reader *reader, tp_transaction *transaction, tp_entry *entry);
+/* Fills TP_SPATIAL_CLASSES numbers by which searches are estimated; reads some pages for each. */
+int tp_spatial_count_classes(const tp_table *table, size_t index, uint64_t *counts);
+/* About how many entries a search will find. */
+int tp_spatial_estimate(const tp_table *table, const tp_spatial_request *request,
+                        const uint64_t *counts, uint64_t *entries);
+
 /* ---- indexes added and dropped in place */
 
 typedef struct {

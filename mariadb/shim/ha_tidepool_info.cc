@@ -82,7 +82,12 @@ void ha_tidepool::sample_statistics(bool force) {
 
   const double rows = ulonglong2double(MY_MAX(tp_table_rows(shared->table), 1));
   for (uint index = 0; index < n; index++) {
-    const uint parts = trees()[index].fulltext() ? 0 : trees()[index].user_parts();
+    const bool has_values = !trees()[index].fulltext() && !trees()[index].is_spatial();
+    const uint parts = has_values ? trees()[index].user_parts() : 0;
+    if (trees()[index].is_spatial()) {
+      shared->entries_by_class[index].assign(TP_SPATIAL_CLASSES, 0);
+      tp_spatial_count_classes(shared->table, index, shared->entries_by_class[index].data());
+    }
     Sample entries(trees()[index]), bounds(trees()[index]);
     if (parts) tp_sample_keys(shared->table, index, 0, SAMPLED_NODES, &entries, take_keys);
     if (parts) tp_sample_keys(shared->table, index, 1, SAMPLED_NODES, &bounds, take_keys);
@@ -162,6 +167,7 @@ ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const ke
   const Counted_call counted(this);
   const uint index = shared->layouts.tree_of(keynr);
   const KEY *key = &table->key_info[keynr];
+  if (trees()[index].is_spatial()) return min ? records_in_window(index, *min) : HA_POS_ERROR;
   Search made;
   size_t lo_len = 0, hi_len = 0;
   bool hi_open = !max;

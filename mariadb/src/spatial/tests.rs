@@ -1,0 +1,175 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Keys and ranges against what comparing all rectangles finds.
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+
+use super::cell::{self, CLASSES, Cell, Code, KEY_MAX, NOWHERE, start_of};
+use super::grid::{PLACE_BITS, place};
+use super::rectangle::{POINT_LEN, RECTANGLE_LEN, Rectangle, Relation};
+use super::window::{CELLS_MOST, Ranges, Window};
+
+const RELATIONS: [Relation; 5] =
+    [Relation::Intersects, Relation::Inside, Relation::Around, Relation::Disjoint, Relation::Equal];
+
+/// Ranges of a class at most.
+const RANGES_MOST: usize = 34;
+
+/// Coordinates near each other, of all sizes, and the extreme ones.
+fn coordinate() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        4 => -8.0..8.0,
+        2 => (-20i32..20).prop_map(f64::from),
+        2 => -1e9..1e9,
+        1 => (-300i32..300, -1.0..1.0).prop_map(|(exponent, x)| x * 10f64.powi(exponent)),
+        1 => prop::sample::select(vec![
+            0.0, -0.0, f64::MAX, f64::MIN, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE,
+            33_554_432.0, -33_554_432.0, 33_554_431.999_999, f64::EPSILON,
+        ]),
+    ]
+}
+
+/// The sides in one direction: often short, or none.
+fn sides() -> impl Strategy<Value = (f64, f64)> {
+    let sorted = |a: f64, b: f64| if a <= b { (a, b) } else { (b, a) };
+    prop_oneof![
+        3 => (coordinate(), coordinate()).prop_map(move |(a, b)| sorted(a, b)),
+        3 => (coordinate(), 0.0..2.0).prop_map(|(a, extent)| (a, a + extent)),
+        1 => coordinate().prop_map(|a| (a, a)),
+    ]
+}
+
+fn rectangle() -> impl Strategy<Value = Rectangle> {
+    let none = (f64::MAX, -f64::MAX);
+    prop_oneof![
+        20 => (sides(), sides()).prop_map(|(x, y)| Rectangle { x, y }),
+        1 => Just(Rectangle { x: none, y: none }),
+        1 => sides().prop_map(move |y| Rectangle { x: none, y }),
+    ]
+}
+
+fn ranges_of(window: Window) -> Vec<Range<Code>> {
+    let (mut ranges, mut all, mut code) = (Ranges::of(window), Vec::new(), 0);
+    while let Some(range) = ranges.next_from(code) {
+        code = range.end;
+        all.push(range);
+    }
+    all
+}
+
+proptest! {
+    #[test]
+    fn places_are_in_the_order_of_coordinates(a in coordinate(), b in coordinate()) {
+        prop_assert!(place(a) < 1 << PLACE_BITS);
+        if a <= b {
+            prop_assert!(place(a) <= place(b), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_rectangle_is_read_as_it_was_written(rectangle in rectangle()) {
+        let mut bytes = [0; RECTANGLE_LEN];
+        let len = rectangle.write(&mut bytes);
+        prop_assert!(len == POINT_LEN || len == RECTANGLE_LEN);
+        prop_assert_eq!(Rectangle::read(&bytes[..len]), Some(rectangle));
+        prop_assert_eq!(Rectangle::read(&bytes[..len - 1]), None);
+    }
+
+    #[test]
+    fn keys_are_numbers(
+        a in rectangle(),
+        b in rectangle(),
+        rest in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
+        let (a, b) = (Cell::of(&a).code(), Cell::of(&b).code());
+        let ((mut key, len), (other, other_len)) = (cell::to_bytes(a), cell::to_bytes(b));
+        prop_assert_eq!(a.cmp(&b), key[..len].cmp(&other[..other_len]));
+        let entry = [&key[..len], &rest].concat();
+        prop_assert_eq!(cell::from_bytes(&entry), Some(a));
+        prop_assert_eq!(cell::from_bytes(&entry[..len - 1]), None);
+        key[0] = NOWHERE as u8 + 1;
+        prop_assert_eq!(cell::from_bytes(&key), None);
+    }
+
+    #[test]
+    fn a_search_looks_where_its_rectangles_are(
+        entries in prop::collection::vec(rectangle(), 1..40),
+        window in rectangle(),
+        near in any::<prop::sample::Index>(),
+        use_entry in any::<bool>(),
+    ) {
+        let window = if use_entry { *near.get(&entries) } else { window };
+        for relation in RELATIONS {
+            let window = Window::new(relation, window);
+            let ranges = ranges_of(window);
+            prop_assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
+            for entry in &entries {
+                let code = Cell::of(entry).code();
+                let is_looked_at = ranges.iter().any(|range| range.contains(&code));
+                prop_assert!(is_looked_at || !window.takes(entry), "{relation:?} {entry:?}");
+            }
+            for class in 0..CLASSES as u32 {
+                let in_class = |range: &&Range<Code>| cell::class_of(range.start) == class;
+                let count = ranges.iter().filter(in_class).count();
+                prop_assert!(count <= RANGES_MOST, "{relation:?}, class {class}: {count} ranges");
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_looks_little_farther_than_its_corners(
+        class in 0..=PLACE_BITS,
+        corner in (any::<u64>(), any::<u64>()),
+        extent in (0..48u32, 0..48u32),
+    ) {
+        let mask = (1u64 << PLACE_BITS) - 1;
+        let side = |from: u64, extent: u32| {
+            let from = from & mask;
+            (from, (from + (1 << extent)).min(mask))
+        };
+        let corners = (side(corner.0, extent.0), side(corner.1, extent.1));
+        let mut ranges = Vec::new();
+        super::window::cover(class, corners, CELLS_MOST, &mut ranges);
+        prop_assert!(ranges.len() <= RANGES_MOST);
+        let unit = 1u64 << (PLACE_BITS - cell::place_bits(class));
+        let longest = [corners.0, corners.1].map(|(from, to)| to - from + 1);
+        // A square is less than a fifth of the longer side, or the smallest that there is.
+        let square = (longest[0].max(longest[1]) / 5).max(unit);
+        let most = longest.map(|side| (side + 2 * square) as f64);
+        let covered: f64 = ranges.iter().map(|range| (range.end - range.start) as f64).sum();
+        prop_assert!(covered <= most[0] * most[1], "{covered} of {most:?}");
+    }
+}
+
+#[test]
+fn all_corners_of_a_rectangle_are_covered_and_each_square_is_needed() {
+    for class in [0, 3, 20, 48] {
+        let unit = 1u64 << (PLACE_BITS - cell::place_bits(class));
+        let last = (1u64 << cell::place_bits(class)) - 1;
+        for (x, y) in [((0, 0), (0, 0)), ((3, 11), (5, 9)), ((7, 8), (1, 12)), ((0, 11), (0, 11))] {
+            let places = |(from, to): (u64, u64)| (from * unit, to * unit + unit - 1);
+            let mut ranges = Vec::new();
+            super::window::cover(class, (places(x), places(y)), CELLS_MOST, &mut ranges);
+            for column in 0..16.min(last) {
+                for row in 0..16.min(last) {
+                    let code = start_of(class) + cell::interleave(column * unit, row * unit);
+                    let is_inside = (x.0..=x.1).contains(&column) && (y.0..=y.1).contains(&row);
+                    let is_covered = ranges.iter().any(|range| range.contains(&code));
+                    assert_eq!(is_inside, is_covered, "class {class}, {column}, {row}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_rectangles_across_zero_are_of_one_class() {
+    let class = |x: f64| Cell::of(&Rectangle { x: (x, x + 10.0), y: (-5.0, 5.0) }).class;
+    assert_eq!([-1e6, -10.0, -5.0, 0.0, 3.0, 1e6].map(class), [25; 6]);
+    let point = Rectangle { x: (1.5, 1.5), y: (-2.5, -2.5) };
+    assert_eq!(Cell::of(&point).class, 0);
+    assert_eq!(cell::to_bytes(Cell::of(&point).code()).1, KEY_MAX);
+    let world = Rectangle { x: (f64::MIN, f64::MAX), y: (0.0, 0.0) };
+    assert_eq!(Cell::of(&world).class, PLACE_BITS);
+}
