@@ -26,6 +26,7 @@ typedef struct tp_db tp_db;
 typedef struct tp_table tp_table;
 typedef struct tp_transaction tp_transaction;
 typedef struct tp_reader tp_reader;
+typedef struct tp_spatial_statistics tp_spatial_statistics;
 typedef struct tp_interrupt tp_interrupt;
 typedef struct tp_index_change tp_index_change;
 typedef struct tp_load tp_load;
@@ -528,7 +529,7 @@ size_t tp_row_bytes_kept(void);
    TP_RECTANGLE_LEN bytes, as the server gives it in a key: x from and to, y from and to, as
    little-endian doubles. */
 
-enum { TP_SPATIAL_KEY_MAX = 13, TP_RECTANGLE_LEN = 32, TP_SPATIAL_CLASSES = 50 };
+enum { TP_SPATIAL_KEY_MAX = 13, TP_RECTANGLE_LEN = 32 };
 /* How an entry lies to the window: they have a point in common; the entry has no point outside of
    the window; the window none outside of the entry; no point is common; they are the same. */
 enum tp_spatial_relation {
@@ -559,11 +560,12 @@ int tp_spatial_first(tp_reader *reader, tp_transaction *transaction,
                      const tp_spatial_request *request, tp_entry *entry);
 /* The next entry of the reader's last search. */
 int tp_spatial_next(tp_reader *reader, tp_transaction *transaction, tp_entry *entry);
-/* Fills TP_SPATIAL_CLASSES numbers by which searches are estimated; reads some pages for each. */
-int tp_spatial_count_classes(const tp_table *table, size_t index, uint64_t *counts);
-/* About how many entries a search will find. */
-int tp_spatial_estimate(const tp_table *table, const tp_spatial_request *request,
-                        const uint64_t *counts, uint64_t *entries);
+/* Counts where the entries of an index are, by some hundred descents. */
+int tp_spatial_count(const tp_table *table, size_t index, tp_spatial_statistics **statistics);
+void tp_spatial_statistics_free(tp_spatial_statistics *statistics);
+/* About how many entries a search will find, by that. */
+uint64_t tp_spatial_estimate(const tp_spatial_statistics *statistics,
+                             const tp_spatial_request *request);
 
 /* ---- indexes added and dropped in place */
 

@@ -450,6 +450,8 @@ bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) 
 bool ha_tidepool::report_failed_build(TABLE *altered, Index_change *context, int result) {
   if (result == TP_DUPLICATE)
     report_duplicate_of_build(altered, context);
+  else if (result == Index_build::NO_GEOMETRY)
+    print_error(HA_ERR_NULL_IN_SPATIAL, MYF(0));
   else
     print_error(fail(result), MYF(0));
   return true;

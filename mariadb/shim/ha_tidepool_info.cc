@@ -85,8 +85,9 @@ void ha_tidepool::sample_statistics(bool force) {
     const bool has_values = !trees()[index].fulltext() && !trees()[index].is_spatial();
     const uint parts = has_values ? trees()[index].user_parts() : 0;
     if (trees()[index].is_spatial()) {
-      shared->entries_by_class[index].assign(TP_SPATIAL_CLASSES, 0);
-      tp_spatial_count_classes(shared->table, index, shared->entries_by_class[index].data());
+      tp_spatial_statistics *counted;
+      if (tp_spatial_count(shared->table, index, &counted) == TP_OK)
+        shared->spatial[index].reset(counted);
     }
     Sample entries(trees()[index]), bounds(trees()[index]);
     if (parts) tp_sample_keys(shared->table, index, 0, SAMPLED_NODES, &entries, take_keys);

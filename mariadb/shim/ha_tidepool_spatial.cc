@@ -100,15 +100,9 @@ bool ha_tidepool::is_still_in_window(const uchar *record) const {
 ha_rows ha_tidepool::records_in_window(uint tree_asked, const key_range &range) {
   tp_spatial_request request{tree_asked, {range.key, TP_RECTANGLE_LEN}, 0};
   if (!relation_of(range.flag, &request.relation)) return HA_POS_ERROR;
-  std::vector<uint64_t> counts;
-  {
-    std::lock_guard<std::mutex> guard(shared->statistics_mutex);
-    counts = shared->entries_by_class[tree_asked];
-  }
-  if (counts.size() != TP_SPATIAL_CLASSES) return HA_POS_ERROR;
-  uint64_t entries = 0;
-  if (tp_spatial_estimate(shared->table, &request, counts.data(), &entries) != TP_OK)
-    return HA_POS_ERROR;
+  std::lock_guard<std::mutex> guard(shared->statistics_mutex);
+  if (!shared->spatial[tree_asked]) return HA_POS_ERROR;
+  const ha_rows entries = tp_spatial_estimate(shared->spatial[tree_asked].get(), &request);
   /* 0 means certainly none. */
-  return MY_MAX(1, MY_MIN(static_cast<ha_rows>(entries), tp_table_rows(shared->table)));
+  return MY_MAX(1, MY_MIN(entries, tp_table_rows(shared->table)));
 }

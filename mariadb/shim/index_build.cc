@@ -88,7 +88,8 @@ public:
      until the next one. Ends with the first code but TP_OK that it returns. */
   template <typename Take> int make(uint tree, Take take) {
     if (context.layouts.trees[tree].fulltext()) return make_words(tree, take);
-    if (!context.layouts.trees[tree].has_all_geometries(altered->record[0])) return no_geometry();
+    if (!context.layouts.trees[tree].has_all_geometries(altered->record[0]))
+      return Index_build::NO_GEOMETRY;
     tp_bytes entry_key, value;
     make_one(tree, &entry_key, &value);
     return take(entry_key, value);
@@ -111,13 +112,6 @@ private:
       if (int result = take(tp_bytes{key.get(), word.len + pk.len}, bytes)) return result;
     }
     return TP_OK;
-  }
-
-  int no_geometry() const {
-    const std::string text =
-        "table " + context.name + ": a row has no geometry where a SPATIAL index is to have one";
-    tp_set_last_error(text.data(), text.size());
-    return TP_OTHER;
   }
 
   void make_one(uint tree, tp_bytes *entry_key, tp_bytes *value) {

@@ -247,7 +247,7 @@ static int open_table(const std::string &name, tp_table **table) {
 
 Table_share::Table_share(const TABLE *form, const char *path, int *error)
     : name(table_name_of(path)), layouts(form), cardinalities(layouts.trees.size()),
-      entries_by_class(layouts.trees.size()) {
+      spatial(layouts.trees.size()) {
   *error = server_error(open_table(name, &table), current_thd);
   if (*error) {
     table = nullptr;

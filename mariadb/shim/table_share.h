@@ -94,6 +94,13 @@ struct Cardinality {
   std::vector<double> rows_per_key;
 };
 
+struct Free_spatial_statistics {
+  void operator()(tp_spatial_statistics *statistics) const {
+    tp_spatial_statistics_free(statistics);
+  }
+};
+using Spatial_statistics = std::unique_ptr<tp_spatial_statistics, Free_spatial_statistics>;
+
 class Table_share : public Handler_share {
 public:
   /* Opens the engine's table. On failure `table` is null and *error an HA_ERR_* code. */
@@ -118,8 +125,8 @@ public:
   std::atomic<uint64> clustered_size{0}, secondary_size{0}; /* leaf pages, in bytes */
   std::mutex statistics_mutex;
   std::vector<Cardinality> cardinalities; /* by tree */
-  /* By tree: of SPATIAL indexes, for estimates. */
-  std::vector<std::vector<uint64_t>> entries_by_class;
+  /* By tree: of SPATIAL indexes, where their entries are. */
+  std::vector<Spatial_statistics> spatial;
 };
 
 } // namespace tidepool

@@ -68,7 +68,6 @@ pub(crate) const TP_BEFORE: c_int = 3;
 // SPATIAL indexes.
 pub(crate) const TP_SPATIAL_KEY_MAX: c_int = 13;
 pub(crate) const TP_RECTANGLE_LEN: c_int = 32;
-pub(crate) const TP_SPATIAL_CLASSES: c_int = 50;
 
 // How an entry of a SPATIAL index lies to the window of a search.
 pub(crate) const TP_ENTRY_INTERSECTS: c_int = 0;

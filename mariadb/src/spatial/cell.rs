@@ -5,8 +5,8 @@
 //! class (1 byte) | corner, by Z-order (0 to 12 bytes)
 //! ```
 //!
-//! The *class* c of a rectangle says how many places it extends over: fewer than 2^c in each
-//! direction, and not fewer than 2^(c−1) in one of them. A point has class 0. What has no point at
+//! The *class* c of a rectangle is even, and says how many places it extends over: fewer than 2^c
+//! in each direction, and not fewer than 2^(c−2) in one of them. A point has class 0. What has no point at
 //! all has [`NOWHERE`] and no corner.
 //!
 //! The *corner* is the place of the least x and the least y. Of each, the highest bits
@@ -54,7 +54,8 @@ impl Cell {
             return Cell { class: NOWHERE, x, y };
         }
         let extent = (x.1 - x.0).max(y.1 - y.0);
-        Cell { class: u64::BITS - extent.leading_zeros(), x, y }
+        let bits = u64::BITS - extent.leading_zeros();
+        Cell { class: bits.next_multiple_of(2), x, y }
     }
 
     /// Its key.

@@ -5,7 +5,8 @@
 //! * [`grid`]: from a coordinate to one of 2^48 places, in the same order;
 //! * [`cell`]: the key of a rectangle: how large it is, and where its lower left corner is;
 //! * [`window`]: in which ranges of keys a search must look;
-//! * [`search`]: the C ABI: a search with a cursor, and estimates.
+//! * [`statistics`]: how many entries a search will find;
+//! * [`search`]: the C ABI, and a search with a cursor.
 //!
 //! All but [`search`] is arithmetic. What a geometry is the server knows; it gives its rectangle.
 //! Why it is done so: `docs/decisions/0024-rectangles-are-cells.md`.
@@ -14,6 +15,7 @@ pub mod cell;
 pub mod grid;
 pub mod rectangle;
 pub mod search;
+pub mod statistics;
 pub mod window;
 
 #[cfg(test)]

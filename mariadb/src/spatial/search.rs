@@ -2,8 +2,9 @@
 //! A search with a cursor, and how much it will find.
 //!
 //! The cursor goes to the first range of the window and reads on. An entry beyond the range says
-//! which range is next: if it is not in that itself, the cursor seeks it. So classes and ranges
-//! without entries cost nothing, and each entry beyond a range costs one seek at most.
+//! which range is next. If the entry is before that, the cursor reads on, for a few entries are
+//! copied at once and cost less than a seek; when these are used up, it seeks the range. So classes
+//! and ranges without entries cost nothing.
 
 use std::ffi::c_int;
 use std::ops::{Bound, Range};
@@ -11,23 +12,26 @@ use std::sync::Arc;
 
 use tidepool::{Cursor, Error, Seek, Table};
 
-use super::cell::{self, CLASSES, Code, KEY_MAX, start_of};
+use super::cell::{self, Code, KEY_MAX};
 use super::rectangle::{RECTANGLE_LEN, Rectangle, Relation};
+use super::statistics::Statistics;
 use super::window::{Ranges, Window};
 use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or, set_last_error};
 use crate::constants::{
     TP_CORRUPT, TP_ENTRY_AROUND, TP_ENTRY_DISJOINT, TP_ENTRY_EQUAL, TP_ENTRY_INSIDE, TP_INVALID,
-    TP_RECTANGLE_LEN, TP_SPATIAL_CLASSES, TP_SPATIAL_KEY_MAX,
+    TP_RECTANGLE_LEN, TP_SPATIAL_KEY_MAX,
 };
 use crate::reader::{Entry, Reader};
 use crate::transaction::ServerTransaction;
 
 const _: () = assert!(TP_SPATIAL_KEY_MAX as usize == KEY_MAX);
-const _: () = assert!(TP_SPATIAL_CLASSES as usize == CLASSES);
 const _: () = assert!(TP_RECTANGLE_LEN as usize == RECTANGLE_LEN);
 
 /// Entries between looks at whether the statement is interrupted.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1000;
+
+/// Entries that the cursor copies at once after a seek. Among these it does not seek again.
+const ENTRIES_COPIED: u32 = 16;
 
 /// What is searched for; see bridge.h.
 #[repr(C)]
@@ -140,10 +144,13 @@ fn advance(
     first: Move,
 ) -> Result<c_int, Error> {
     let mut go = first;
+    let mut since_seek = 0;
     for looked_at in 1u32.. {
         let found = match go {
             Move::Seek(code) => {
                 let (key, len) = cell::to_bytes(code);
+                cursor.set_expected_rows(ENTRIES_COPIED as usize);
+                since_seek = 0;
                 cursor.seek(&mut transaction.inner, &key[..len], Seek::AtOrAfter)?
             }
             Move::Next => cursor.next(&mut transaction.inner)?,
@@ -151,6 +158,7 @@ fn advance(
         if !found {
             return Ok(TP_END);
         }
+        since_seek += 1;
         if looked_at.is_multiple_of(ENTRIES_BETWEEN_LOOKS) && transaction.is_interrupted() {
             return Err(Error::Interrupted);
         }
@@ -164,7 +172,10 @@ fn advance(
             }
         }
         if code < search.range.start {
-            go = Move::Seek(search.range.start);
+            go = match since_seek < ENTRIES_COPIED {
+                true => Move::Next,
+                false => Move::Seek(search.range.start),
+            };
             continue;
         }
         let Some(entry) = Rectangle::read(cursor.value()) else {
@@ -254,89 +265,50 @@ fn entries_in(table: &Table, index: usize, range: &Range<Code>) -> Result<u64, E
     table.estimate_range(index, low, high)
 }
 
-/// About how many entries each class of an index has.
+/// Counts where the entries of an index are; see bridge.h.
 ///
 /// # Safety
-/// Valid pointers; `counts` has room for `TP_SPATIAL_CLASSES` numbers.
+/// Valid pointers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_spatial_count_classes(
+pub unsafe extern "C" fn tp_spatial_count(
     table: *const Arc<Table>,
     index: usize,
-    counts: *mut u64,
+    statistics: *mut *mut Statistics,
 ) -> c_int {
     guard(|| {
         // SAFETY: a valid table from the shim.
         let table = unsafe { &*table };
-        for class in 0..CLASSES {
-            let range = start_of(class as u32)..start_of(class as u32 + 1);
-            let entries = entries_in(table, index, &range)?;
-            // SAFETY: there is room for all classes.
-            unsafe { counts.add(class).write(entries) };
-        }
+        let counted = Statistics::count(&mut |range| entries_in(table, index, range))?;
+        // SAFETY: a valid place to store to.
+        unsafe { *statistics = Box::into_raw(Box::new(counted)) };
         Ok(TP_OK)
     })
 }
 
-/// About how many entries a search will find, by the numbers of [`tp_spatial_count_classes`].
+/// Gives them back.
 ///
 /// # Safety
-/// Valid pointers and lengths; `counts` has `TP_SPATIAL_CLASSES` numbers.
+/// `statistics` came from [`tp_spatial_count`] and is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_spatial_estimate(
-    table: *const Arc<Table>,
-    request: *const SpatialRequest,
-    counts: *const u64,
-    entries: *mut u64,
-) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (table, request, counts) =
-            unsafe { (&*table, &*request, std::slice::from_raw_parts(counts, CLASSES)) };
-        // SAFETY: a valid pointer and length from the shim.
-        let Some(window) = (unsafe { request.window() }) else {
-            return refuse(TP_INVALID, "the window of a search in a SPATIAL index can't be read");
-        };
-        let found =
-            estimate(&window, counts, &mut |range| entries_in(table, request.index, range))?;
-        // SAFETY: entries is a valid place to store to.
-        unsafe { *entries = found };
-        Ok(TP_OK)
-    })
+pub unsafe extern "C" fn tp_spatial_statistics_free(statistics: *mut Statistics) {
+    guard_or((), || {
+        // SAFETY: made by Box::into_raw in tp_spatial_count, given back once.
+        drop(unsafe { Box::from_raw(statistics) });
+    });
 }
 
-/// Squares in a row that an estimate covers a window with, and the part of the entries of whose
-/// classes it asks: each range takes two descents, before each statement.
-const ESTIMATED_CELLS: u64 = 3;
-const ESTIMATED_PART: f64 = 0.9;
-
-/// The same, with `entries_in` a range.
-fn estimate(
-    window: &Window,
-    counts: &[u64],
-    entries_in: &mut dyn FnMut(&Range<Code>) -> Result<u64, Error>,
-) -> Result<u64, Error> {
-    let all: u64 = counts.iter().sum();
-    if window.is_everywhere() {
-        return Ok(all);
-    }
-    let mut classes: Vec<(u64, u32)> = counts.iter().copied().zip(0u32..).collect();
-    classes.sort_unstable_by_key(|&(count, _)| std::cmp::Reverse(count));
-    let (mut seen, mut found) = (0, 0.0);
-    let mut ranges = Vec::new();
-    for (count, class) in classes {
-        if count == 0 || seen as f64 >= ESTIMATED_PART * all as f64 {
-            break;
-        }
-        seen += count;
-        ranges.clear();
-        window.ranges_of(class, ESTIMATED_CELLS, &mut ranges);
-        let mut inside = 0;
-        for range in &ranges {
-            inside += entries_in(range)?;
-        }
-        found += inside as f64 * window.part_found(class, &ranges);
-    }
-    // The other classes are taken to be like these.
-    let scale = if seen == 0 { 1.0 } else { all as f64 / seen as f64 };
-    Ok((found * scale).round() as u64)
+/// About how many entries a search will find.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_spatial_estimate(
+    statistics: *const Statistics,
+    request: *const SpatialRequest,
+) -> u64 {
+    guard_or(0, || {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (statistics, window) = unsafe { (&*statistics, (*request).window()) };
+        window.map_or(0, |window| statistics.estimate(&window))
+    })
 }

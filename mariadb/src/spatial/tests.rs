@@ -8,13 +8,14 @@ use proptest::prelude::*;
 use super::cell::{self, CLASSES, Cell, Code, KEY_MAX, NOWHERE, start_of};
 use super::grid::{PLACE_BITS, place};
 use super::rectangle::{POINT_LEN, RECTANGLE_LEN, Rectangle, Relation};
-use super::window::{CELLS_MOST, Ranges, Window};
+use super::statistics::Statistics;
+use super::window::{Ranges, Window};
 
 const RELATIONS: [Relation; 5] =
     [Relation::Intersects, Relation::Inside, Relation::Around, Relation::Disjoint, Relation::Equal];
 
 /// Ranges of a class at most.
-const RANGES_MOST: usize = 34;
+const RANGES_MOST: usize = 22;
 
 /// Coordinates near each other, of all sizes, and the extreme ones.
 fn coordinate() -> impl Strategy<Value = f64> {
@@ -130,12 +131,12 @@ proptest! {
         };
         let corners = (side(corner.0, extent.0), side(corner.1, extent.1));
         let mut ranges = Vec::new();
-        super::window::cover(class, corners, CELLS_MOST, &mut ranges);
+        super::window::cover(class, corners, &mut ranges);
         prop_assert!(ranges.len() <= RANGES_MOST);
         let unit = 1u64 << (PLACE_BITS - cell::place_bits(class));
         let longest = [corners.0, corners.1].map(|(from, to)| to - from + 1);
-        // A square is less than a fifth of the longer side, or the smallest that there is.
-        let square = (longest[0].max(longest[1]) / 5).max(unit);
+        // A square is no more than a third of the longer side, or the smallest that there is.
+        let square = (longest[0].max(longest[1]) / 3).max(unit);
         let most = longest.map(|side| (side + 2 * square) as f64);
         let covered: f64 = ranges.iter().map(|range| (range.end - range.start) as f64).sum();
         prop_assert!(covered <= most[0] * most[1], "{covered} of {most:?}");
@@ -147,10 +148,10 @@ fn all_corners_of_a_rectangle_are_covered_and_each_square_is_needed() {
     for class in [0, 3, 20, 48] {
         let unit = 1u64 << (PLACE_BITS - cell::place_bits(class));
         let last = (1u64 << cell::place_bits(class)) - 1;
-        for (x, y) in [((0, 0), (0, 0)), ((3, 11), (5, 9)), ((7, 8), (1, 12)), ((0, 11), (0, 11))] {
+        for (x, y) in [((0, 0), (0, 0)), ((3, 10), (5, 9)), ((7, 8), (1, 8)), ((0, 7), (0, 7))] {
             let places = |(from, to): (u64, u64)| (from * unit, to * unit + unit - 1);
             let mut ranges = Vec::new();
-            super::window::cover(class, (places(x), places(y)), CELLS_MOST, &mut ranges);
+            super::window::cover(class, (places(x), places(y)), &mut ranges);
             for column in 0..16.min(last) {
                 for row in 0..16.min(last) {
                     let code = start_of(class) + cell::interleave(column * unit, row * unit);
@@ -166,10 +167,43 @@ fn all_corners_of_a_rectangle_are_covered_and_each_square_is_needed() {
 #[test]
 fn equal_rectangles_across_zero_are_of_one_class() {
     let class = |x: f64| Cell::of(&Rectangle { x: (x, x + 10.0), y: (-5.0, 5.0) }).class;
-    assert_eq!([-1e6, -10.0, -5.0, 0.0, 3.0, 1e6].map(class), [25; 6]);
+    assert_eq!([-1e6, -10.0, -5.0, 0.0, 3.0, 1e6].map(class), [26; 6]);
     let point = Rectangle { x: (1.5, 1.5), y: (-2.5, -2.5) };
     assert_eq!(Cell::of(&point).class, 0);
     assert_eq!(cell::to_bytes(Cell::of(&point).code()).1, KEY_MAX);
     let world = Rectangle { x: (f64::MIN, f64::MAX), y: (0.0, 0.0) };
     assert_eq!(Cell::of(&world).class, PLACE_BITS);
+}
+
+#[test]
+fn an_estimate_is_near_what_is_found() {
+    // Rectangles of several sizes, more of them on the left.
+    let side = |n: u64| (n * 7919 % 10_000) as f64 / 10.0;
+    let rectangle = |n: u64| {
+        let (x, y) = (side(n) * side(n) / 1000.0, side(n / 3 + 7 * n));
+        Rectangle { x: (x, x + (n % 50) as f64 / 10.0), y: (y, y + 1.0) }
+    };
+    let all: Vec<Rectangle> = (0..20_000).map(rectangle).collect();
+    let mut codes: Vec<Code> = all.iter().map(|one| Cell::of(one).code()).collect();
+    codes.sort_unstable();
+    let below = |code: Code| codes.partition_point(|one| *one < code) as u64;
+    let counted: Result<_, std::convert::Infallible> =
+        Statistics::count(&mut |range| Ok(below(range.end) - below(range.start)));
+    let statistics = counted.expect("no counting fails");
+    for (x, y, extent) in [(10.0, 10.0, 50.0), (500.0, 300.0, 100.0), (0.0, 0.0, 1000.0)] {
+        let sides = |from: f64| (from, from + extent);
+        let window = Rectangle { x: sides(x), y: sides(y) };
+        for relation in [Relation::Intersects, Relation::Inside, Relation::Disjoint] {
+            let window = Window::new(relation, window);
+            let found = all.iter().filter(|one| window.takes(one)).count() as f64;
+            let estimate = statistics.estimate(&window) as f64;
+            let is_near = estimate >= found / 2.0 && estimate <= found * 2.0 + 100.0;
+            let is_all = relation == Relation::Disjoint && estimate == 20_000.0;
+            assert!(is_near || is_all, "{relation:?} {extent}: {estimate}, found {found}");
+        }
+    }
+    let nowhere: Result<_, std::convert::Infallible> = Statistics::count(&mut |_| Ok(0));
+    let point = Rectangle { x: (1.0, 1.0), y: (1.0, 1.0) };
+    let window = Window::new(Relation::Intersects, point);
+    assert_eq!(nowhere.expect("no counting fails").estimate(&window), 0);
 }

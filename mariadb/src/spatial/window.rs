@@ -17,7 +17,7 @@ use super::grid::PLACE_BITS;
 use super::rectangle::{Rectangle, Relation};
 
 /// Squares in a row of those that cover the corners of a class.
-pub const CELLS_MOST: u64 = 12;
+pub const CELLS_MOST: u64 = 8;
 
 /// What is searched for.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +39,6 @@ impl Window {
     /// How they lie.
     pub fn relation(&self) -> Relation {
         self.relation
-    }
-
-    /// The window as the index sees it.
-    pub fn cell(&self) -> &Cell {
-        &self.cell
     }
 
     /// Whether this is one of them.
@@ -77,7 +72,7 @@ impl Window {
     }
 
     /// Adds the ranges of a class that the search must look in, in order.
-    pub fn ranges_of(&self, class: u32, cells_most: u64, ranges: &mut Vec<Range<Code>>) {
+    pub fn ranges_of(&self, class: u32, ranges: &mut Vec<Range<Code>>) {
         if class == NOWHERE {
             // Nothing is outside of a window that has no point.
             if self.relation == Relation::Inside {
@@ -86,45 +81,29 @@ impl Window {
             return;
         }
         if let Some(corners) = self.corners(class) {
-            cover(class, corners, cells_most, ranges);
+            cover(class, corners, ranges);
         }
     }
 }
 
-impl Window {
-    /// Which part of the entries with keys from these ranges of a class lies as is asked for, if
-    /// they are spread evenly.
-    pub fn part_found(&self, class: u32, ranges: &[Range<Code>]) -> f64 {
-        let Some((x, y)) = self.corners(class) else { return 1.0 };
-        let covered: f64 = ranges.iter().map(|range| (range.end - range.start) as f64).sum();
-        // Of what a class allows, rectangles extend over three quarters on average.
-        let spare = match self.relation {
-            Relation::Intersects => ((1u64 << class) - 1) / 4,
-            _ => 0,
-        };
-        let extent = |(from, to): (u64, u64)| (to - from + 1).saturating_sub(spare).max(1) as f64;
-        (extent(x) * extent(y) / covered.max(1.0)).min(1.0)
-    }
-}
-
 /// Covers a rectangle of corners by squares, and adds the ranges that they are.
-pub(super) fn cover(class: u32, (x, y): Places, cells_most: u64, ranges: &mut Vec<Range<Code>>) {
+pub(super) fn cover(class: u32, (x, y): Places, ranges: &mut Vec<Range<Code>>) {
     let mut side = PLACE_BITS - cell::place_bits(class);
     let is_too_many =
-        |(from, to): (u64, u64), side: u32| (to >> side) - (from >> side) >= cells_most;
+        |(from, to): (u64, u64), side: u32| (to >> side) - (from >> side) >= CELLS_MOST;
     while is_too_many(x, side) || is_too_many(y, side) {
         side += 1;
     }
     let in_cells = |(from, to): (u64, u64)| (from >> side, to >> side);
     let (x, y) = (in_cells(x), in_cells(y));
     let height = u64::BITS - ((x.0 ^ x.1) | (y.0 ^ y.1)).leading_zeros();
-    let mut cover = Cover { start: start_of(class), side, x, y, ranges };
-    cover.square(height, x.0 >> height << height, y.0 >> height << height);
+    let corner = (x.0 >> height << height, y.0 >> height << height);
+    let start = start_of(class) + interleave(corner.0 << side, corner.1 << side);
+    Cover { side, x, y, ranges }.square(height, corner, start);
 }
 
 /// A rectangle of squares with sides of 2^`side` places.
 struct Cover<'a> {
-    start: Code,
     side: u32,
     x: (u64, u64),
     y: (u64, u64),
@@ -132,15 +111,15 @@ struct Cover<'a> {
 }
 
 impl Cover<'_> {
-    /// Adds what there is of a square of 2^`height` squares in a row that begins at (x, y).
-    fn square(&mut self, height: u32, x: u64, y: u64) {
+    /// Adds what there is of a square of 2^`height` squares in a row that begins at (x, y), with
+    /// the key `start`.
+    fn square(&mut self, height: u32, (x, y): (u64, u64), start: Code) {
         let last = (1u64 << height) - 1;
         let (right, top) = (x + last, y + last);
         if x > self.x.1 || right < self.x.0 || y > self.y.1 || top < self.y.0 {
             return;
         }
         if x >= self.x.0 && right <= self.x.1 && y >= self.y.0 && top <= self.y.1 {
-            let start = self.start + interleave(x << self.side, y << self.side);
             let end = start + (1 << (2 * (height + self.side)));
             match self.ranges.last_mut() {
                 Some(before) if before.end == start => before.end = end,
@@ -149,9 +128,11 @@ impl Cover<'_> {
             return;
         }
         let half = 1 << (height - 1);
-        for (x, y) in [(x, y), (x, y + half), (x + half, y), (x + half, y + half)] {
-            self.square(height - 1, x, y);
-        }
+        let quarter: Code = 1 << (2 * (height - 1 + self.side));
+        self.square(height - 1, (x, y), start);
+        self.square(height - 1, (x, y + half), start + quarter);
+        self.square(height - 1, (x + half, y), start + 2 * quarter);
+        self.square(height - 1, (x + half, y + half), start + 3 * quarter);
     }
 }
 
@@ -198,7 +179,7 @@ impl Ranges {
             }
             self.ranges.clear();
             self.at = 0;
-            self.window.ranges_of(class, CELLS_MOST, &mut self.ranges);
+            self.window.ranges_of(class, &mut self.ranges);
             self.next_class = class + 1;
         }
     }
