@@ -529,7 +529,7 @@ size_t tp_row_bytes_kept(void);
    TP_RECTANGLE_LEN bytes, as the server gives it in a key: x from and to, y from and to, as
    little-endian doubles. */
 
-enum { TP_SPATIAL_KEY_MAX = 13, TP_RECTANGLE_LEN = 32 };
+enum { TP_SPATIAL_KEY_MAX = 13, TP_SPATIAL_VALUE_MAX = 33, TP_RECTANGLE_LEN = 32 };
 /* How an entry lies to the window: they have a point in common; the entry has no point outside of
    the window; the window none outside of the entry; no point is common; they are the same. */
 enum tp_spatial_relation {
@@ -548,10 +548,13 @@ typedef struct {
 /* Writes the key of a rectangle, without the clustered key behind it; gives its length, at most
    TP_SPATIAL_KEY_MAX; 0: it is none. */
 size_t tp_spatial_key(tp_bytes rectangle, uint8_t *key);
-/* Writes the value of its entry; gives its length, at most TP_RECTANGLE_LEN. */
+/* Writes what the value of its entry begins with; gives its length, at most
+   TP_SPATIAL_VALUE_MAX. */
 size_t tp_spatial_value(tp_bytes rectangle, uint8_t *value);
 /* How long a key is that begins with this byte; 0: none does. */
 size_t tp_spatial_key_len(uint8_t first);
+/* How long the rectangle is in a value that begins with this byte; 0: none does. */
+size_t tp_spatial_value_len(uint8_t first);
 /* Whether a rectangle is one that is searched for. */
 int tp_spatial_takes(const tp_spatial_request *request, tp_bytes entry);
 /* Begins a search by the cursor of the index, and gives the first entry found, in the order of
@@ -563,9 +566,10 @@ int tp_spatial_next(tp_reader *reader, tp_transaction *transaction, tp_entry *en
 /* Counts where the entries of an index are, by some hundred descents. */
 int tp_spatial_count(const tp_table *table, size_t index, tp_spatial_statistics **statistics);
 void tp_spatial_statistics_free(tp_spatial_statistics *statistics);
-/* About how many entries a search will find, by that. */
+/* About how many entries a search will find, by that, in an index that has as many as there are
+   rows. */
 uint64_t tp_spatial_estimate(const tp_spatial_statistics *statistics,
-                             const tp_spatial_request *request);
+                             const tp_spatial_request *request, uint64_t rows);
 
 /* ---- indexes added and dropped in place */
 

@@ -155,6 +155,8 @@ int ha_tidepool::info(uint flag) {
     for (uint i = 0; i < table_share->keys; i++) {
       KEY &key = table->key_info[i];
       const std::vector<double> &cardinality = shared->cardinalities[shared->layouts.tree_of(i)].rows_per_key;
+      /* Unknown, as with InnoDB: nothing is looked up by a value. */
+      if (is_spatial(key)) continue;
       for (uint p = 0; p < key.ext_key_parts; p++) {
         const double rows = p < cardinality.size() ? cardinality[p] : 1.0;
         key.rec_per_key[p] = static_cast<ulong>(MY_MAX(rows + 0.5, 1.0));

@@ -102,7 +102,8 @@ ha_rows ha_tidepool::records_in_window(uint tree_asked, const key_range &range) 
   if (!relation_of(range.flag, &request.relation)) return HA_POS_ERROR;
   std::lock_guard<std::mutex> guard(shared->statistics_mutex);
   if (!shared->spatial[tree_asked]) return HA_POS_ERROR;
-  const ha_rows entries = tp_spatial_estimate(shared->spatial[tree_asked].get(), &request);
+  const ha_rows rows = tp_table_rows(shared->table);
+  const auto *statistics = shared->spatial[tree_asked].get();
   /* 0 means certainly none. */
-  return MY_MAX(1, MY_MIN(entries, tp_table_rows(shared->table)));
+  return MY_MAX(1, MY_MIN(tp_spatial_estimate(statistics, &request, rows), rows));
 }

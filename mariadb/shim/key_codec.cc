@@ -185,7 +185,7 @@ const uchar *Index_layout::skip_part_at(uint part, const uchar *from, const ucha
 size_t Index_layout::value_max(const uchar *record) const {
   size_t max = 2 + primary->key_max_;
   for (const Part &part : parts) {
-    if (part.image == Part::CELL) max += TP_RECTANGLE_LEN;
+    if (part.image == Part::CELL) max += TP_SPATIAL_VALUE_MAX;
     if (!part.whole || part.unpack == Part::NOTHING) continue;
     max += 5 + part.column.size;
   }
@@ -329,6 +329,11 @@ static bool decode_entry_part(const Part &part, uchar *record, bool wanted, cons
                               const uchar **unpack, const uchar *unpack_end) {
   const Column &column = part.column;
   size_t len;
+  if (part.image == Part::CELL) {
+    const size_t rectangle_len = *unpack < unpack_end ? tp_spatial_value_len(**unpack) : 0;
+    if (!rectangle_len || static_cast<size_t>(unpack_end - *unpack) < rectangle_len) return false;
+    *unpack += rectangle_len;
+  }
   if (!part.whole || part.image == Part::ROW_ID) {
     *at = part.skip(*at, end);
     return *at != nullptr;

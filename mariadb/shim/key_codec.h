@@ -22,7 +22,7 @@
         (lengths as in row_codec.h; nothing for NULL)
 
   A SPATIAL index has one part, a CELL: where the rectangle around the geometry is, and how large.
-  Its unpack information is that rectangle, as 32 bytes, or of a point 16.
+  Its unpack information is that rectangle: of a point 00 and two doubles, else 01 and four.
 
   All integers here and in the trees' keys are big-endian; those in values are little-endian.
 */

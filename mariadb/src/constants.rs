@@ -67,6 +67,7 @@ pub(crate) const TP_BEFORE: c_int = 3;
 
 // SPATIAL indexes.
 pub(crate) const TP_SPATIAL_KEY_MAX: c_int = 13;
+pub(crate) const TP_SPATIAL_VALUE_MAX: c_int = 33;
 pub(crate) const TP_RECTANGLE_LEN: c_int = 32;
 
 // How an entry of a SPATIAL index lies to the window of a search.

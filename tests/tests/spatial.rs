@@ -413,3 +413,46 @@ fn rows_are_found_for_writes_joins_and_other_access_paths() {
     assert_eq!(ids(&mut conn, "SELECT id FROM t ORDER BY id"), [1, 3]);
     check(&mut conn, "t");
 }
+
+/// The clustered key, of which entries have more than the bytes that compare.
+#[test]
+fn rows_of_any_primary_key_are_found() {
+    let server = Server::start(Options::new("spatial_keys"));
+    let mut conn = server.connect_to("test");
+    for key in [
+        "PRIMARY KEY (a)",
+        "PRIMARY KEY (b, a)",
+        "PRIMARY KEY (d, id)",
+        "PRIMARY KEY (a(2) DESC, id)",
+        "UNIQUE (id)",
+        "UNIQUE (id, b)",
+    ] {
+        run(
+            &mut conn,
+            &[
+                "DROP TABLE IF EXISTS t",
+                &format!(
+                    "CREATE TABLE t (id INT, a VARCHAR(20) NOT NULL, b CHAR(10) NOT NULL, \
+                     d DOUBLE NOT NULL, g GEOMETRY NOT NULL, SPATIAL (g), KEY (b), {key})"
+                ),
+                "INSERT INTO t SELECT seq, CONCAT('Row ', seq), CONCAT('b ', seq % 5), -seq / 4, \
+                 IF(seq % 2, POINT(seq, seq), \
+                    ST_GeomFromText(CONCAT('LINESTRING(', seq, ' 1,1 1)'))) \
+                 FROM seq_1_to_50",
+            ],
+        );
+        let window = "ST_GeomFromText('POLYGON((0 0,9 0,9 9,0 9,0 0))')";
+        let expected: Vec<u32> = (1..=50).filter(|id| id % 2 == 0 || *id <= 9).collect();
+        let query = format!(
+            "SELECT id FROM t FORCE INDEX (g) WHERE MBRIntersects(g, {window}) ORDER BY id"
+        );
+        assert_eq!(ids(&mut conn, &query), expected, "{key}");
+        // Both indexes are read without their rows at first.
+        let merged = format!(
+            "SELECT COUNT(*) FROM t FORCE INDEX (g, b) WHERE MBRWithin(g, {window}) OR b = 'b 0'"
+        );
+        // Four points and four lines, ten rows with that b, and one that is of both.
+        assert_eq!(number(&mut conn, &merged), 4 + 4 + 10 - 1, "{key}");
+        check(&mut conn, "t");
+    }
+}

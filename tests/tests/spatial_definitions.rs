@@ -190,10 +190,12 @@ fn cascades_reach_the_index() {
         &mut conn,
         &[
             "CREATE TABLE parent (id INT PRIMARY KEY)",
-            "CREATE TABLE child (id INT, p INT, g POINT NOT NULL, PRIMARY KEY (p, id), SPATIAL (g), \
+            "CREATE TABLE child (id INT, p INT, g POINT NOT NULL, PRIMARY KEY (p, id), \
+             SPATIAL (g), \
              FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
             "INSERT INTO parent VALUES (1), (2), (3)",
-            "INSERT INTO child VALUES (1, 1, POINT(1, 1)), (2, 2, POINT(2, 2)), (3, 3, POINT(3, 3))",
+            "INSERT INTO child VALUES (1, 1, POINT(1, 1)), (2, 2, POINT(2, 2)), \
+             (3, 3, POINT(3, 3))",
             "DELETE FROM parent WHERE id = 1",
             "UPDATE parent SET id = 20 WHERE id = 2",
         ],
@@ -252,11 +254,11 @@ fn check_table_finds_rectangles_that_rows_do_not_have() {
         let db = Db::open(&directory, EngineOptions::default()).expect("the directory opens");
         let table = db.open_table("test/t").expect("the table opens");
         let mut trx = db.begin(TransactionOptions::default());
-        // The key of a point at 0, 0: class 0, the highest bits of both places, and the primary key.
+        // The key of a point at 0, 0: class 0, the highest bits of both places, the primary key.
         let key = |id: u8| [&[0, 0xC0][..], &[0; 11], &[0x80, 0, 0, id]].concat();
         trx.delete(&table, 1, &key(1)).expect("the entry is there");
-        trx.insert(&table, 1, &key(9), &[0; 16]).expect("it can be inserted");
-        trx.update(&table, 1, &key(2), &[1; 16]).expect("the entry is there");
+        trx.insert(&table, 1, &key(9), &[0; 17]).expect("it can be inserted");
+        trx.update(&table, 1, &key(2), &[&[0; 16][..], &[1]].concat()).expect("the entry is there");
         trx.commit().expect("a commit");
         drop((trx, table));
         db.close().expect("it closes");

@@ -1,10 +1,14 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! The smallest rectangle around a geometry, with sides along the axes.
 
-/// Bytes of a rectangle as the server gives it, and in the value of an entry.
-pub const RECTANGLE_LEN: usize = 32;
-/// Bytes of a point in the value of an entry.
-pub const POINT_LEN: usize = 16;
+/// Bytes of a rectangle as the server gives it.
+pub const IMAGE_LEN: usize = 32;
+/// Most bytes of a rectangle in the value of an entry.
+pub const VALUE_MAX: usize = 1 + IMAGE_LEN;
+
+/// First byte in a value: that of a point has two numbers, that of a rectangle four.
+const POINT: u8 = 0;
+const SIDES: u8 = 1;
 
 /// A rectangle, its sides included. That of a geometry without a point has no inside: its least
 /// coordinates are greater than its greatest ones.
@@ -33,38 +37,37 @@ pub enum Relation {
 }
 
 impl Rectangle {
-    /// The rectangle that these bytes are: x from and to, y from and to, or a point.
-    pub fn read(bytes: &[u8]) -> Option<Rectangle> {
-        let number = |at: usize| {
-            let eight = bytes.get(at..at + 8)?;
-            Some(f64::from_le_bytes(eight.try_into().ok()?))
-        };
-        match bytes.len() {
-            RECTANGLE_LEN => {
-                Some(Rectangle { x: (number(0)?, number(8)?), y: (number(16)?, number(24)?) })
-            }
-            POINT_LEN => {
-                let (x, y) = (number(0)?, number(8)?);
+    /// The rectangle that the server gives by these bytes: x from and to, y from and to.
+    pub fn of_image(image: &[u8]) -> Option<Rectangle> {
+        let [x, to_x, y, to_y] = numbers(image)?;
+        (image.len() == IMAGE_LEN).then_some(Rectangle { x: (x, to_x), y: (y, to_y) })
+    }
+
+    /// The rectangle that the value of an entry begins with.
+    pub fn of_value(value: &[u8]) -> Option<Rectangle> {
+        let (kind, rest) = value.split_first()?;
+        match *kind {
+            POINT => {
+                let [x, y] = numbers(rest)?;
                 Some(Rectangle { x: (x, x), y: (y, y) })
             }
+            SIDES => Self::of_image(rest.get(..IMAGE_LEN)?),
             _ => None,
         }
     }
 
-    /// Writes the bytes that [`read`](Self::read) understands, and gives their number.
-    pub fn write(&self, to: &mut [u8; RECTANGLE_LEN]) -> usize {
+    /// Writes what [`of_value`](Self::of_value) understands, and gives its length.
+    pub fn put_value(&self, to: &mut [u8; VALUE_MAX]) -> usize {
         let is_point =
             self.x.0.to_bits() == self.x.1.to_bits() && self.y.0.to_bits() == self.y.1.to_bits();
-        if is_point {
-            to[..8].copy_from_slice(&self.x.0.to_le_bytes());
-            to[8..16].copy_from_slice(&self.y.0.to_le_bytes());
-            return POINT_LEN;
-        }
-        let numbers = [self.x.0, self.x.1, self.y.0, self.y.1];
-        for (place, number) in to.chunks_exact_mut(8).zip(numbers) {
+        let point = [self.x.0, self.y.0];
+        let sides = [self.x.0, self.x.1, self.y.0, self.y.1];
+        let (kind, numbers) = if is_point { (POINT, &point[..]) } else { (SIDES, &sides[..]) };
+        to[0] = kind;
+        for (place, number) in to[1..].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
-        RECTANGLE_LEN
+        value_len(kind).unwrap_or(VALUE_MAX)
     }
 
     /// Whether it has a point.
@@ -84,4 +87,22 @@ impl Rectangle {
             Relation::Equal => sides.iter().all(|(a, b)| a == b),
         }
     }
+}
+
+/// How long a rectangle is in a value whose first byte this is.
+pub fn value_len(kind: u8) -> Option<usize> {
+    match kind {
+        POINT => Some(17),
+        SIDES => Some(VALUE_MAX),
+        _ => None,
+    }
+}
+
+/// The numbers that the bytes begin with.
+fn numbers<const COUNT: usize>(bytes: &[u8]) -> Option<[f64; COUNT]> {
+    let mut numbers = [0.0; COUNT];
+    for (number, eight) in numbers.iter_mut().zip(bytes.get(..8 * COUNT)?.chunks_exact(8)) {
+        *number = f64::from_le_bytes(eight.try_into().ok()?);
+    }
+    Some(numbers)
 }

@@ -13,19 +13,20 @@ use std::sync::Arc;
 use tidepool::{Cursor, Error, Seek, Table};
 
 use super::cell::{self, Code, KEY_MAX};
-use super::rectangle::{RECTANGLE_LEN, Rectangle, Relation};
+use super::rectangle::{self, IMAGE_LEN, Rectangle, Relation, VALUE_MAX};
 use super::statistics::Statistics;
 use super::window::{Ranges, Window};
 use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or, set_last_error};
 use crate::constants::{
     TP_CORRUPT, TP_ENTRY_AROUND, TP_ENTRY_DISJOINT, TP_ENTRY_EQUAL, TP_ENTRY_INSIDE, TP_INVALID,
-    TP_RECTANGLE_LEN, TP_SPATIAL_KEY_MAX,
+    TP_RECTANGLE_LEN, TP_SPATIAL_KEY_MAX, TP_SPATIAL_VALUE_MAX,
 };
 use crate::reader::{Entry, Reader};
 use crate::transaction::ServerTransaction;
 
 const _: () = assert!(TP_SPATIAL_KEY_MAX as usize == KEY_MAX);
-const _: () = assert!(TP_RECTANGLE_LEN as usize == RECTANGLE_LEN);
+const _: () = assert!(TP_RECTANGLE_LEN as usize == IMAGE_LEN);
+const _: () = assert!(TP_SPATIAL_VALUE_MAX as usize == VALUE_MAX);
 
 /// Entries between looks at whether the statement is interrupted.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1000;
@@ -46,7 +47,7 @@ impl SpatialRequest {
     /// A valid pointer and length.
     unsafe fn window(&self) -> Option<Window> {
         // SAFETY: the caller's contract.
-        let rectangle = Rectangle::read(unsafe { self.rectangle.get() })?;
+        let rectangle = Rectangle::of_image(unsafe { self.rectangle.get() })?;
         Some(Window::new(relation(self.relation), rectangle))
     }
 }
@@ -76,7 +77,7 @@ fn refuse(code: c_int, text: &str) -> Result<c_int, Error> {
 pub unsafe extern "C" fn tp_spatial_key(rectangle: Bytes, key: *mut u8) -> usize {
     guard_or(0, || {
         // SAFETY: a valid pointer and length from the shim.
-        let Some(rectangle) = Rectangle::read(unsafe { rectangle.get() }) else { return 0 };
+        let Some(rectangle) = Rectangle::of_image(unsafe { rectangle.get() }) else { return 0 };
         let (bytes, len) = cell::to_bytes(cell::Cell::of(&rectangle).code());
         // SAFETY: there is room.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), key, len) };
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn tp_spatial_key(rectangle: Bytes, key: *mut u8) -> usize
     })
 }
 
-/// The value of its entry, at most `TP_RECTANGLE_LEN` bytes. Gives its length.
+/// What the value of its entry begins with, at most `TP_SPATIAL_VALUE_MAX` bytes. Gives its length.
 ///
 /// # Safety
 /// A valid pointer and length; `value` has room.
@@ -92,9 +93,9 @@ pub unsafe extern "C" fn tp_spatial_key(rectangle: Bytes, key: *mut u8) -> usize
 pub unsafe extern "C" fn tp_spatial_value(rectangle: Bytes, value: *mut u8) -> usize {
     guard_or(0, || {
         // SAFETY: a valid pointer and length from the shim.
-        let Some(rectangle) = Rectangle::read(unsafe { rectangle.get() }) else { return 0 };
-        let mut bytes = [0; RECTANGLE_LEN];
-        let len = rectangle.write(&mut bytes);
+        let Some(rectangle) = Rectangle::of_image(unsafe { rectangle.get() }) else { return 0 };
+        let mut bytes = [0; VALUE_MAX];
+        let len = rectangle.put_value(&mut bytes);
         // SAFETY: there is room.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), value, len) };
         len
@@ -107,6 +108,12 @@ pub extern "C" fn tp_spatial_key_len(first: u8) -> usize {
     cell::key_len(first).unwrap_or(0)
 }
 
+/// How long the rectangle is in a value that begins with this byte; 0: none does.
+#[unsafe(no_mangle)]
+pub extern "C" fn tp_spatial_value_len(first: u8) -> usize {
+    rectangle::value_len(first).unwrap_or(0)
+}
+
 /// Whether a rectangle is one that is searched for: 1 or 0.
 ///
 /// # Safety
@@ -115,7 +122,7 @@ pub extern "C" fn tp_spatial_key_len(first: u8) -> usize {
 pub unsafe extern "C" fn tp_spatial_takes(request: *const SpatialRequest, entry: Bytes) -> c_int {
     guard_or(0, || {
         // SAFETY: valid pointers and lengths from the shim.
-        let (window, entry) = unsafe { ((*request).window(), Rectangle::read(entry.get())) };
+        let (window, entry) = unsafe { ((*request).window(), Rectangle::of_image(entry.get())) };
         let (Some(window), Some(entry)) = (window, entry) else { return 0 };
         window.takes(&entry).into()
     })
@@ -178,7 +185,7 @@ fn advance(
             };
             continue;
         }
-        let Some(entry) = Rectangle::read(cursor.value()) else {
+        let Some(entry) = Rectangle::of_value(cursor.value()) else {
             return refuse(
                 TP_CORRUPT,
                 "an entry of a SPATIAL index can't be read: run CHECK TABLE",
@@ -297,7 +304,7 @@ pub unsafe extern "C" fn tp_spatial_statistics_free(statistics: *mut Statistics)
     });
 }
 
-/// About how many entries a search will find.
+/// About how many entries a search will find, in an index that has as many as there are rows.
 ///
 /// # Safety
 /// Valid pointers and lengths.
@@ -305,10 +312,11 @@ pub unsafe extern "C" fn tp_spatial_statistics_free(statistics: *mut Statistics)
 pub unsafe extern "C" fn tp_spatial_estimate(
     statistics: *const Statistics,
     request: *const SpatialRequest,
+    rows: u64,
 ) -> u64 {
     guard_or(0, || {
         // SAFETY: valid pointers and lengths from the shim.
         let (statistics, window) = unsafe { (&*statistics, (*request).window()) };
-        window.map_or(0, |window| statistics.estimate(&window))
+        window.map_or(0, |window| statistics.estimate(&window, rows))
     })
 }

@@ -92,10 +92,11 @@ impl Statistics {
         Ok(Statistics { squares, entries })
     }
 
-    /// About how many entries a search will find.
-    pub fn estimate(&self, window: &Window) -> u64 {
-        if window.is_everywhere() {
-            return self.entries;
+    /// About how many of `rows` entries a search will find. Since they were counted, others may
+    /// have come: they are taken to be where these are.
+    pub fn estimate(&self, window: &Window, rows: u64) -> u64 {
+        if window.is_everywhere() || self.entries == 0 {
+            return rows;
         }
         let found = |square: &Square| {
             let corners = window.corners(square.class)?;
@@ -108,6 +109,7 @@ impl Statistics {
             let corners = (nearer(corners.0), nearer(corners.1));
             Some(square.entries as f64 * square.part_in(corners))
         };
-        self.squares.iter().filter_map(found).sum::<f64>().round() as u64
+        let found: f64 = self.squares.iter().filter_map(found).sum();
+        (found * rows as f64 / self.entries as f64).round() as u64
     }
 }

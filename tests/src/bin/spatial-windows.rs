@@ -97,7 +97,8 @@ impl Bench {
                         engine.name()
                     ),
                     &format!(
-                        "INSERT INTO {table} SELECT id, ST_GeomFromText(CONCAT('POLYGON((', x, ' ', \
+                        "INSERT INTO {table} SELECT id, \
+                         ST_GeomFromText(CONCAT('POLYGON((', x, ' ', \
                      y, ',', x + w, ' ', y, ',', x + w, ' ', y + h, ',', x, ' ', y + h, ',', x, \
                      ' ', y, '))')) FROM made"
                     ),
