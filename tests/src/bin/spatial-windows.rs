@@ -63,6 +63,15 @@ fn polygon(x: f64, y: f64, width: f64, height: f64) -> String {
     format!("ST_GeomFromText('POLYGON(({x} {y},{right} {y},{right} {top},{x} {top},{x} {y}))')")
 }
 
+/// Inserts the rows up to a number, with other numbers.
+fn copy_of_made(table: &str, from: u32, count: u32) -> String {
+    format!(
+        "INSERT INTO {table} SELECT id + {from}, ST_GeomFromText(CONCAT('POLYGON((', x, ' ', y, \
+         ',', x + w, ' ', y, ',', x + w, ' ', y + h, ',', x, ' ', y + h, ',', x, ' ', y, '))')) \
+         FROM made WHERE id <= {count}"
+    )
+}
+
 struct Bench {
     server: Server,
     conn: Conn,
@@ -96,12 +105,7 @@ impl Bench {
                         "CREATE TABLE {table} (id INT PRIMARY KEY, g POLYGON NOT NULL) ENGINE={}",
                         engine.name()
                     ),
-                    &format!(
-                        "INSERT INTO {table} SELECT id, \
-                         ST_GeomFromText(CONCAT('POLYGON((', x, ' ', \
-                     y, ',', x + w, ' ', y, ',', x + w, ' ', y + h, ',', x, ' ', y + h, ',', x, \
-                     ' ', y, '))')) FROM made"
-                    ),
+                    &copy_of_made(table, 0, u32::MAX),
                 ],
             );
         }
@@ -178,6 +182,9 @@ impl Bench {
         show("5,000 inserts, 100 a transaction", times);
         let times = self.by_turns(turns, |table, turn| insert(table, 1000, turn + 1000));
         show("1,000 inserts, one a transaction", times);
+        let first = 10_000_000;
+        let many = |table: &str, turn| vec![copy_of_made(table, first * (turn + 1), 50_000)];
+        show("50,000 inserts by one statement", self.by_turns(turns, many));
         let update = |table: &str, turn: u32| -> Vec<String> {
             (0..2000)
                 .map(|n| {
@@ -222,7 +229,7 @@ impl Bench {
         assert_eq!(ours, theirs, "{}", query("t", corners[0]));
         let all = |table: &str, _| corners.iter().map(|at| query(table, *at)).collect();
         let times = self.by_turns(self.settings.turns, all).map(|time| time / queries);
-        show(&format!("{relation}, {} rows", ours as f64 / f64::from(queries)), times);
+        show(&format!("{relation}, {:.1} rows", ours as f64 / f64::from(queries)), times);
     }
 }
 
