@@ -3,7 +3,7 @@
 //!
 //! The optimizer asks before each statement, so a search is estimated from memory: squares of the
 //! curve with about how many entries each has. The square with the most is divided until there are
-//! [`SQUARES`] of them: where rectangles are many, squares are small.
+//! `SQUARES` of them: where rectangles are many, squares are small.
 
 use std::ops::Range;
 
