@@ -26,6 +26,7 @@ typedef struct tp_db tp_db;
 typedef struct tp_table tp_table;
 typedef struct tp_transaction tp_transaction;
 typedef struct tp_reader tp_reader;
+typedef struct tp_spatial_statistics tp_spatial_statistics;
 typedef struct tp_interrupt tp_interrupt;
 typedef struct tp_index_change tp_index_change;
 typedef struct tp_load tp_load;
@@ -528,6 +529,52 @@ void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 void tp_reader_end(tp_reader *reader);
 /* Memory for rows that a handler keeps between statements, in bytes; what is beyond is given back. */
 size_t tp_row_bytes_kept(void);
+
+/* ---- SPATIAL indexes (src/spatial): a tree with one entry for each row. A rectangle is
+   TP_RECTANGLE_LEN bytes, as the server gives it in a key: x from and to, y from and to, as
+   little-endian doubles. */
+
+enum { TP_SPATIAL_KEY_MAX = 13, TP_SPATIAL_VALUE_MAX = 33, TP_RECTANGLE_LEN = 32 };
+/* How an entry lies to the window: they have a point in common; the entry has no point outside of
+   the window; the window none outside of the entry; no point is common; they are the same. */
+enum tp_spatial_relation {
+  TP_ENTRY_INTERSECTS = 0,
+  TP_ENTRY_INSIDE = 1,
+  TP_ENTRY_AROUND = 2,
+  TP_ENTRY_DISJOINT = 3,
+  TP_ENTRY_EQUAL = 4
+};
+typedef struct {
+  size_t index;
+  tp_bytes rectangle; /* the window */
+  int relation;       /* a tp_spatial_relation */
+} tp_spatial_request;
+
+/* Writes the key of a rectangle, without the clustered key behind it; gives its length, at most
+   TP_SPATIAL_KEY_MAX; 0: it is none. */
+size_t tp_spatial_key(tp_bytes rectangle, uint8_t *key);
+/* Writes what the value of its entry begins with; gives its length, at most
+   TP_SPATIAL_VALUE_MAX. */
+size_t tp_spatial_value(tp_bytes rectangle, uint8_t *value);
+/* How long a key is that begins with this byte; 0: none does. */
+size_t tp_spatial_key_len(uint8_t first);
+/* How long the rectangle is in a value that begins with this byte; 0: none does. */
+size_t tp_spatial_value_len(uint8_t first);
+/* Whether a rectangle is one that is searched for. */
+int tp_spatial_takes(const tp_spatial_request *request, tp_bytes entry);
+/* Begins a search by the cursor of the index, and gives the first entry found, in the order of
+   keys. */
+int tp_spatial_first(tp_reader *reader, tp_transaction *transaction,
+                     const tp_spatial_request *request, tp_entry *entry);
+/* The next entry of the reader's last search. */
+int tp_spatial_next(tp_reader *reader, tp_transaction *transaction, tp_entry *entry);
+/* Counts where the entries of an index are, by some hundred descents. */
+int tp_spatial_count(const tp_table *table, size_t index, tp_spatial_statistics **statistics);
+void tp_spatial_statistics_free(tp_spatial_statistics *statistics);
+/* About how many entries a search will find, by that, in an index that has as many as there are
+   rows. */
+uint64_t tp_spatial_estimate(const tp_spatial_statistics *statistics,
+                             const tp_spatial_request *request, uint64_t rows);
 
 /* ---- indexes added and dropped in place */
 

@@ -170,7 +170,7 @@ std::string describe(THD *thd, TABLE *table) {
     else
       to.text("");
     const uint flags = (tree.is_unique() ? 1 : 0) | (tree.has_bare_entries() ? 2 : 0);
-    to.number(flags | (tree.fulltext() ? 4 : 0), 1);
+    to.number(flags | (tree.fulltext() ? 4 : 0) | (tree.is_spatial() ? 8 : 0), 1);
     to.number(tree.user_parts(), 2);
     to.number(tree.all_parts().size(), 2);
     for (const Part &part : tree.all_parts()) put_part(&to, part);

@@ -110,7 +110,7 @@ bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names,
 }
 
 static bool begins_with(const Index_layout &layout, const std::vector<uint16> &columns, bool *is_prefix) {
-  if (layout.fulltext()) return false;
+  if (layout.fulltext() || layout.is_spatial()) return false;
   const std::vector<Part> &parts = layout.all_parts();
   /* Of a unique index, the clustered key stands behind the parts only where one is NULL. */
   const size_t count = layout.is_unique() ? layout.user_parts() : parts.size();

@@ -17,7 +17,8 @@ ha_tidepool::~ha_tidepool() = default;
 handler::Table_flags ha_tidepool::table_flags() const {
   Table_flags flags = HA_REC_NOT_IN_SEQ | HA_NULL_IN_KEY | HA_CAN_VIRTUAL_COLUMNS | HA_CAN_INDEX_BLOBS |
                       HA_CAN_SQL_HANDLER | HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX |
-                      HA_CAN_GEOMETRY | HA_PARTIAL_COLUMN_READ | HA_TABLE_SCAN_ON_INDEX | HA_DUPLICATE_POS |
+                      HA_CAN_GEOMETRY | HA_CAN_RTREEKEYS | HA_PARTIAL_COLUMN_READ |
+                      HA_TABLE_SCAN_ON_INDEX | HA_DUPLICATE_POS |
                       HA_CONCURRENT_OPTIMIZE | HA_CAN_ONLINE_BACKUPS | HA_CRASH_SAFE | HA_ONLINE_ANALYZE |
                       HA_CAN_SKIP_LOCKED | HA_CAN_TABLES_WITHOUT_ROLLBACK |
                       /* Without gap locks a statement may see other rows on a replica: rows are logged. */
@@ -34,6 +35,9 @@ handler::Table_flags ha_tidepool::table_flags() const {
 ulong ha_tidepool::index_flags(uint keynr, uint part, bool) const {
   /* It has words, in no order that a condition or ORDER BY could use. */
   if (table_share && is_fulltext(table_share->key_info[keynr])) return 0;
+  /* Windows are searched for; what comes is in no order that a statement could use. */
+  if (table_share && is_spatial(table_share->key_info[keynr]))
+    return HA_READ_NEXT | HA_READ_RANGE | HA_KEY_SCAN_NOT_ROR;
   ulong flags = HA_READ_NEXT | HA_READ_PREV | HA_READ_ORDER | HA_READ_RANGE | HA_KEYREAD_ONLY;
   flags |= table_share && keynr == table_share->primary_key ? HA_CLUSTERED_INDEX
                                                             : HA_DO_INDEX_COND_PUSHDOWN | HA_DO_RANGE_FILTER_PUSHDOWN;

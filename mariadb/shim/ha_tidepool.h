@@ -9,6 +9,7 @@
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
       ha_tidepool_fulltext.cc  words of rows in FULLTEXT indexes, and MATCH
+      ha_tidepool_spatial.cc windows in SPATIAL indexes
       ha_tidepool_virtual.cc virtual columns that the server has not computed
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
       ha_tidepool_check.cc   CHECK TABLE
@@ -32,6 +33,9 @@
 namespace tidepool {
 class Index_change;
 struct Fulltext_result;
+/* Of a read, and not errors of the server's: the entry is to be passed over, or is past the end of
+   the range. */
+constexpr int PASS_OVER = HA_ERR_LAST + 1, PAST_RANGE = HA_ERR_LAST + 2;
 /* Tells the server's optimizer what single steps cost, where it wants to know. */
 void setup_costs(handlerton *hton);
 }
@@ -44,8 +48,10 @@ public:
   Table_flags table_flags() const override;
   ulong index_flags(uint keynr, uint part, bool all_parts) const override;
   const char *index_type(uint keynr) override {
-    const bool words = table_share && tidepool::is_fulltext(table_share->key_info[keynr]);
-    return words ? "FULLTEXT" : "BTREE";
+    if (!table_share) return "BTREE";
+    const KEY &key = table_share->key_info[keynr];
+    if (tidepool::is_fulltext(key)) return "FULLTEXT";
+    return tidepool::is_spatial(key) ? "SPATIAL" : "BTREE";
   }
   uint max_supported_keys() const override { return MAX_KEY; }
   uint max_supported_key_length() const override { return 3072; }
@@ -183,6 +189,14 @@ private:
   /* Before the rows are copied to a table that takes the place of this one. A TP_* code. */
   int check_copy() const;
   int step(uchar *buf, bool forward, Bound bound);
+  /* Of a SPATIAL index: the entries that lie to a window of the server's as the flag says. */
+  int read_window(uchar *buf, const uchar *key, enum ha_rkey_function flag);
+  int read_next_in_window(uchar *buf);
+  int window_result(uchar *buf, int result);
+  int move_in_window(bool first);
+  bool is_still_in_window(const uchar *record) const;
+  bool window_request(const uchar *key, enum ha_rkey_function flag, tp_spatial_request *request);
+  ha_rows records_in_window(uint tree, const key_range &range);
   int lock_peeked(uchar *buf, bool forward, Bound bound);
 
   int mark_before_row(tp_savepoint *before);
@@ -269,6 +283,10 @@ private:
   tp_entry entry{}; /* the bridge writes it here: each field is read as it was written, which copies of the whole would wait for */
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;
+  /* The window searched for in a SPATIAL index. */
+  uchar window[TP_RECTANGLE_LEN]{};
+  tp_spatial_request in_window{};
+  bool reads_window = false;
   /* Where the range that the server reads ends, if entries must be compared with that before they are decoded. */
   std::unique_ptr<uchar[]> range_end;
   size_t range_end_len = 0;

@@ -219,7 +219,8 @@ std::vector<uint> keys_of_trees(const TABLE *table, const Layouts &now, const TA
 
 /* A key whose entries the engine can make of a row alone. */
 bool can_be_built(const KEY &key) {
-  if ((is_special_index(key) && !is_fulltext(key)) || key.without_overlaps) return false;
+  if ((is_special_index(key) && !is_fulltext(key) && !is_spatial(key)) || key.without_overlaps)
+    return false;
   for (uint i = 0; i < key.user_defined_key_parts; i++)
     if (!key.key_part[i].field->stored_in_db()) return false;
   return true;
@@ -386,6 +387,7 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   const std::vector<int> old_of = old_columns(altered, info);
   Metadata &metadata = context->metadata;
   metadata.fingerprint = context->layouts.fingerprint();
+  metadata.has_spatial = context->layouts.has_spatial;
   std::vector<tp_changed_index> indexes;
   /* The record has the defaults since this was found to be possible. */
   if (old_of.empty() || !plan(table, shared->layouts, altered, context->layouts, info, old_of, &indexes) ||
@@ -448,6 +450,8 @@ bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) 
 bool ha_tidepool::report_failed_build(TABLE *altered, Index_change *context, int result) {
   if (result == TP_DUPLICATE)
     report_duplicate_of_build(altered, context);
+  else if (result == Index_build::NO_GEOMETRY)
+    print_error(HA_ERR_NULL_IN_SPATIAL, MYF(0));
   else
     print_error(fail(result), MYF(0));
   return true;

@@ -64,6 +64,7 @@ int ha_tidepool::load_row(const uchar *record) {
       if (int error = load_words(index, record)) return error;
       continue;
     }
+    if (!layout.has_all_geometries(record)) return HA_ERR_NULL_IN_SPATIAL;
     bool bare;
     const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
     uchar *value = value_buffer.room(layout.value_max(record));

@@ -94,6 +94,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   const std::vector<tp_index_def> indexes = layouts.definitions(form);
   Metadata metadata;
   metadata.fingerprint = layouts.fingerprint();
+  metadata.has_spatial = layouts.has_spatial;
   for (uint tree = 0; tree < layouts.trees.size(); tree++)
     if (const Fulltext_index *index = layouts.trees[tree].fulltext())
       if (!fulltext_settings_of_session(thd, *index, &metadata.fulltext[tree]))

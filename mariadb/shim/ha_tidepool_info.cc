@@ -82,7 +82,13 @@ void ha_tidepool::sample_statistics(bool force) {
 
   const double rows = ulonglong2double(MY_MAX(tp_table_rows(shared->table), 1));
   for (uint index = 0; index < n; index++) {
-    const uint parts = trees()[index].fulltext() ? 0 : trees()[index].user_parts();
+    const bool has_values = !trees()[index].fulltext() && !trees()[index].is_spatial();
+    const uint parts = has_values ? trees()[index].user_parts() : 0;
+    if (trees()[index].is_spatial()) {
+      tp_spatial_statistics *counted;
+      if (tp_spatial_count(shared->table, index, &counted) == TP_OK)
+        shared->spatial[index].reset(counted);
+    }
     Sample entries(trees()[index]), bounds(trees()[index]);
     if (parts) tp_sample_keys(shared->table, index, 0, SAMPLED_NODES, &entries, take_keys);
     if (parts) tp_sample_keys(shared->table, index, 1, SAMPLED_NODES, &bounds, take_keys);
@@ -149,6 +155,8 @@ int ha_tidepool::info(uint flag) {
     for (uint i = 0; i < table_share->keys; i++) {
       KEY &key = table->key_info[i];
       const std::vector<double> &cardinality = shared->cardinalities[shared->layouts.tree_of(i)].rows_per_key;
+      /* Unknown, as with InnoDB: nothing is looked up by a value. */
+      if (is_spatial(key)) continue;
       for (uint p = 0; p < key.ext_key_parts; p++) {
         const double rows = p < cardinality.size() ? cardinality[p] : 1.0;
         key.rec_per_key[p] = static_cast<ulong>(MY_MAX(rows + 0.5, 1.0));
@@ -162,6 +170,7 @@ ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const ke
   const Counted_call counted(this);
   const uint index = shared->layouts.tree_of(keynr);
   const KEY *key = &table->key_info[keynr];
+  if (trees()[index].is_spatial()) return min ? records_in_window(index, *min) : HA_POS_ERROR;
   Search made;
   size_t lo_len = 0, hi_len = 0;
   bool hi_open = !max;

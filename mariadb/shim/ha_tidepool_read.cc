@@ -75,9 +75,6 @@ int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
   return 0;
 }
 
-/* Not errors of the server's: the entry is to be passed over, or is past the end of the range. */
-constexpr int PASS_OVER = HA_ERR_LAST + 1, PAST_RANGE = HA_ERR_LAST + 2;
-
 /* A condition on columns of the index is asked before the row is fetched. */
 Item *ha_tidepool::idx_cond_push(uint keynr, Item *condition) {
   const KEY &key = table->key_info[keynr];
@@ -257,7 +254,7 @@ void ha_tidepool::tell_end(Bound bound) {
 int ha_tidepool::index_init(uint keynr, bool) {
   active_index = keynr;
   tree = shared->layouts.tree_of(keynr);
-  at_point = after_search = ends_with_search = peeked = false;
+  at_point = after_search = ends_with_search = peeked = reads_window = false;
   plan_known = false;
   entry = tp_entry{};
   return 0;
@@ -276,9 +273,10 @@ int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, 
 
 int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
   if (int error = ready()) return error;
-  peeked = false;
-  note_range_end();
+  peeked = reads_window = false;
   const Index_layout &layout = trees()[tree];
+  if (unlikely(layout.is_spatial())) return read_window(buf, key, flag);
+  note_range_end();
   Search made;
   search_len = layout.encode_search(search.get(), &table->key_info[active_index], key, map, table, key_room, &made);
 
@@ -333,7 +331,7 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
     return cursor_result(buf, result, false, none, bound);
   }
   default:
-    return HA_ERR_UNSUPPORTED; /* searches in spatial indexes */
+    return HA_ERR_UNSUPPORTED;
   }
 }
 
@@ -395,6 +393,10 @@ int ha_tidepool::index_prev(uchar *buf) {
 
 int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
   const Counted_call counted(this);
+  if (unlikely(reads_window)) {
+    const int error = ready();
+    return error ? error : read_next_in_window(buf);
+  }
   /* The search key is still there from index_read_map; a caller with another one is served by comparing columns. */
   if (search_len) return step(buf, true, SAME_KEY);
   return handler::index_next_same(buf, key, key_len);

@@ -54,6 +54,7 @@ int ha_tidepool::report_duplicate(uint index) {
 int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   const Index_layout &layout = trees()[index];
   if (unlikely(layout.fulltext() != nullptr)) return insert_words(index, record);
+  if (unlikely(!layout.has_all_geometries(record))) return HA_ERR_NULL_IN_SPATIAL;
   bool bare;
   const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
   uchar *value = value_buffer.room(layout.value_max(record));
@@ -222,6 +223,7 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
         return undone(error);
       continue;
     }
+    if (unlikely(!layout.has_all_geometries(new_record))) return undone(HA_ERR_NULL_IN_SPATIAL);
     bool old_bare;
     const size_t old_len =
         layout.encode(old_key.get(), old_record, table, moved ? old_clustered.get() : clustered.get(), key_room,

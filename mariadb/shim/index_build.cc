@@ -88,6 +88,8 @@ public:
      until the next one. Ends with the first code but TP_OK that it returns. */
   template <typename Take> int make(uint tree, Take take) {
     if (context.layouts.trees[tree].fulltext()) return make_words(tree, take);
+    if (!context.layouts.trees[tree].has_all_geometries(altered->record[0]))
+      return Index_build::NO_GEOMETRY;
     tp_bytes entry_key, value;
     make_one(tree, &entry_key, &value);
     return take(entry_key, value);

@@ -42,10 +42,13 @@ public:
 
 class Index_build {
 public:
+  /* No TP_* code: a row has no geometry for a SPATIAL index. */
+  static constexpr int NO_GEOMETRY = -1;
+
   /* Uses record[0] of `altered`, the table to come. */
   Index_build(THD *thd, TABLE *altered) : thd(thd), altered(altered) {}
 
-  /* These give TP_* codes; *failed is the change that an error is about. */
+  /* These give TP_* codes, or NO_GEOMETRY; *failed is the change that an error is about. */
   int fill(Index_change *context, uint64_t rows_expected);
   int catch_up(const std::vector<Index_change *> &all, Index_change **failed);
   int finish(const std::vector<Index_change *> &all, Index_change **failed);

@@ -47,6 +47,10 @@ Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index
     return;
   }
   const KEY_PART_INFO *first = key->key_part;
+  if (tidepool::is_spatial(*key)) {
+    users = 0;
+    parts.push_back(Part::cell(share, first));
+  }
   if (is_before_hash(share, key, first)) {
     users = 1;
     while (is_before_hash(share, key, first)) first++;
@@ -55,6 +59,7 @@ Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index
     parts.emplace_back(share, first + i);
     nullable |= parts.back().column.null_mask != 0;
   }
+  users = static_cast<uint>(parts.size());
   if (pk) {
     bool shared = false;
     for (const Part &part : pk->parts) {
@@ -82,7 +87,7 @@ void Index_layout::measure() {
     key_max_ += part.encoded_max;
     if (part.image == Part::STRING) scratch_ = MY_MAX(scratch_, part.codec.scratch_size(part.length));
     if (!clustered && unique && i >= users) continue;
-    varies |= part.image == Part::STRING || part.column.null_mask;
+    varies |= part.image == Part::STRING || part.image == Part::CELL || part.column.null_mask;
     fixed += part.image_length;
   }
   if (varies) fixed = 0;
@@ -180,6 +185,7 @@ const uchar *Index_layout::skip_part_at(uint part, const uchar *from, const ucha
 size_t Index_layout::value_max(const uchar *record) const {
   size_t max = 2 + primary->key_max_;
   for (const Part &part : parts) {
+    if (part.image == Part::CELL) max += TP_SPATIAL_VALUE_MAX;
     if (!part.whole || part.unpack == Part::NOTHING) continue;
     max += 5 + part.column.size;
   }
@@ -225,6 +231,12 @@ size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *p
     to += pk_len;
   }
   for (const Part &part : parts) {
+    if (part.image == Part::CELL) {
+      uchar rectangle[TP_RECTANGLE_LEN];
+      part.rectangle_of(record, rectangle);
+      to += tp_spatial_value({rectangle, sizeof rectangle}, to);
+      continue;
+    }
     if (!part.whole || part.unpack == Part::NOTHING || part.column.is_null(record)) continue;
     if (part.unpack == Part::BYTES) {
       memcpy(to, record + part.column.offset, part.column.size);
@@ -317,6 +329,11 @@ static bool decode_entry_part(const Part &part, uchar *record, bool wanted, cons
                               const uchar **unpack, const uchar *unpack_end) {
   const Column &column = part.column;
   size_t len;
+  if (part.image == Part::CELL) {
+    const size_t rectangle_len = *unpack < unpack_end ? tp_spatial_value_len(**unpack) : 0;
+    if (!rectangle_len || static_cast<size_t>(unpack_end - *unpack) < rectangle_len) return false;
+    *unpack += rectangle_len;
+  }
   if (!part.whole || part.image == Part::ROW_ID) {
     *at = part.skip(*at, end);
     return *at != nullptr;

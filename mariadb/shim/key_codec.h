@@ -21,6 +21,9 @@
           VARCHAR through bytes, PAD SPACE:  number of trailing spaces
         (lengths as in row_codec.h; nothing for NULL)
 
+  A SPATIAL index has one part, a CELL: where the rectangle around the geometry is, and how large.
+  Its unpack information is that rectangle: of a point 00 and two doubles, else 01 and four.
+
   All integers here and in the trees' keys are big-endian; those in values are little-endian.
 */
 #ifndef TIDEPOOL_KEY_CODEC_H
@@ -55,6 +58,13 @@ public:
   /* Of a FULLTEXT index (fulltext_index.h), else nullptr: its entries are made of words, and what
      is said here of parts in keys and values is not of it. */
   Fulltext_index *fulltext() const { return text.get(); }
+  /* Whether it is a SPATIAL index: its own part is a CELL, and the value has the rectangle. */
+  bool is_spatial() const { return !parts.empty() && parts[0].image == Part::CELL; }
+
+  /* Whether the record has what a SPATIAL index is of; true of other indexes. */
+  bool has_all_geometries(const uchar *record) const {
+    return !is_spatial() || parts[0].has_geometry(record);
+  }
 
   /* Longest key; the longest value of a secondary entry is not bounded by it. */
   size_t key_max() const { return key_max_; }

@@ -78,6 +78,17 @@ Part Part::text_words(const Column &column) {
   return part;
 }
 
+Part Part::cell(const TABLE_SHARE *share, const KEY_PART_INFO *info) {
+  Part part;
+  part.geometry = share->field[info->field->field_index];
+  part.column = Column(part.geometry, share);
+  part.image = CELL;
+  part.unpack = RECTANGLE;
+  part.whole = false;
+  part.encoded_max = TP_SPATIAL_KEY_MAX;
+  return part;
+}
+
 /* Big-endian, sign flipped so that negative numbers come first. */
 static inline uchar *put_integer(uchar *to, const uchar *from, size_t len, uchar flip) {
   for (size_t i = 0; i < len; i++) to[i] = from[len - 1 - i];
@@ -134,6 +145,11 @@ uchar *Part::put(uchar *to, const uchar *at, size_t len, TABLE *table, Key_room 
   case ROW_ID:
     memcpy(to, at, ROW_ID_LENGTH);
     return to + ROW_ID_LENGTH;
+  case CELL: {
+    uchar rectangle[TP_RECTANGLE_LEN];
+    geometry->get_key_image(rectangle, sizeof rectangle, at, Field::itMBR);
+    return to + tp_spatial_key({rectangle, sizeof rectangle}, to);
+  }
   case TEXT_WORDS:
     break;
   }

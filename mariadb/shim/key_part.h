@@ -6,6 +6,7 @@
 #ifndef TIDEPOOL_KEY_PART_H
 #define TIDEPOOL_KEY_PART_H
 
+#include "bridge.h"
 #include "collation.h"
 #include "column.h"
 #include <memory>
@@ -13,6 +14,8 @@
 namespace tidepool {
 
 constexpr size_t ROW_ID_LENGTH = 8;
+/* A geometry begins with the number of its system of coordinates. */
+constexpr size_t SRID_LENGTH = 4;
 
 /* Room in which keys are made: one for each open handler, large enough for any key of its table. */
 struct Key_room {
@@ -22,9 +25,13 @@ struct Key_room {
 
 struct Part {
   /* TEXT_WORDS: a column of a FULLTEXT index, which has an entry for each word and no part of the
-     column. */
-  enum Image : uchar { RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID, TEXT_WORDS };
-  enum Unpack : uchar { NOTHING, BYTES, TEXT, SPACES };
+     column. CELL: a column of a SPATIAL index, of which the key has where its rectangle is
+     (mariadb/src/spatial/cell.rs). */
+  enum Image : uchar {
+    RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID, TEXT_WORDS, CELL
+  };
+  /* RECTANGLE: that of a geometry, which can't be read back from it. */
+  enum Unpack : uchar { NOTHING, BYTES, TEXT, SPACES, RECTANGLE };
 
   Column column;
   Image image = RAW;
@@ -36,17 +43,30 @@ struct Part {
   uint32 encoded_max = 0;
   uint32 store_length = 0; /* in the server's key image */
   String_codec codec;
+  const Field *geometry = nullptr; /* of a CELL: the column, in the TABLE_SHARE */
 
   Part() = default;
   Part(const TABLE_SHARE *share, const KEY_PART_INFO *info);
   static Part row_id();
   static Part text_words(const Column &column);
+  static Part cell(const TABLE_SHARE *share, const KEY_PART_INFO *info);
 
   /* Can be read back from the key alone. */
   bool reversible() const { return whole && unpack == NOTHING && image != ROW_ID; }
 
   /* The value at `at` (in a record or in a key image); for a STRING `len` bytes of text there. */
   uchar *put(uchar *to, const uchar *at, size_t len, TABLE *table, Key_room &room) const;
+  /* Of a CELL: the rectangle of the geometry in a record, of TP_RECTANGLE_LEN bytes. */
+  void rectangle_of(const uchar *record, uchar *rectangle) const {
+    geometry->get_key_image(rectangle, TP_RECTANGLE_LEN, record + column.offset, Field::itMBR);
+  }
+  /* Whether the record has a geometry in the column of a CELL. INSERT IGNORE leaves none. */
+  bool has_geometry(const uchar *record) const {
+    size_t len;
+    column.text(record, &len);
+    return len >= SRID_LENGTH;
+  }
+
   /* Where the part that begins here ends; nullptr: corrupt, or cut short. */
   const uchar *skip(const uchar *from, const uchar *end) const;
   /* Sets the column of a reversible part, or of one with SPACES (*len is its text's length then). */
@@ -59,6 +79,10 @@ inline const uchar *Part::skip(const uchar *from, const uchar *end) const {
     if ((*from++ ^ mask) == 0) return from;
   }
   if (image == STRING) return codec.skip(from, end, mask);
+  if (image == CELL) {
+    const size_t len = from < end ? tp_spatial_key_len(*from) : 0;
+    return len && static_cast<size_t>(end - from) >= len ? from + len : nullptr;
+  }
   return static_cast<size_t>(end - from) < image_length ? nullptr : from + image_length;
 }
 

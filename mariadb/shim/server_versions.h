@@ -106,6 +106,14 @@ inline bool is_fulltext(const KEY &key) {
 #endif
 }
 
+inline bool is_spatial(const KEY &key) {
+#ifdef HA_SPATIAL
+  return key.flags & HA_SPATIAL;
+#else
+  return key.algorithm == HA_KEY_ALG_RTREE;
+#endif
+}
+
 /* An index over texts or places, not over ordered values. */
 inline bool is_special_index(const KEY &key) {
 #ifdef HA_FULLTEXT

@@ -41,6 +41,7 @@ Layouts::Layouts(const TABLE_SHARE *share, const KEY *keys, std::vector<uint> or
       trees.push_back(Index_layout::row_id());
     }
     has_secondary_unique |= tree && trees.back().is_unique();
+    has_spatial |= trees.back().is_spatial();
   }
   for (const uint tree : tree_of_key)
     if (tree) secondary.push_back(tree);
@@ -202,7 +203,7 @@ static bool get_fulltext(const uchar **from, const uchar *limit, Fulltext_settin
 
 std::string Metadata::put() const {
   uchar head[SIZE];
-  head[0] = KEY_FORMAT | (fulltext.empty() ? 0 : HAS_FULLTEXT);
+  head[0] = KEY_FORMAT | (fulltext.empty() ? 0 : HAS_FULLTEXT) | (has_spatial ? HAS_SPATIAL : 0);
   head[1] = versions.empty() ? ROWS_OF_ONE_VERSION : ROWS_OF_VERSIONS;
   int8store(head + 2, fingerprint);
   std::string bytes(reinterpret_cast<char *>(head), sizeof head);
@@ -212,7 +213,9 @@ std::string Metadata::put() const {
 }
 
 bool Metadata::get(const uchar *from, size_t len) {
-  if (len < SIZE || (from[0] & ~(HAS_FOREIGN_KEYS | HAS_FULLTEXT)) != KEY_FORMAT) return false;
+  constexpr uchar BITS = HAS_FOREIGN_KEYS | HAS_FULLTEXT | HAS_SPATIAL;
+  if (len < SIZE || (from[0] & ~BITS) != KEY_FORMAT) return false;
+  has_spatial = from[0] & HAS_SPATIAL;
   fingerprint = uint8korr(from + 2);
   versions = {};
   fulltext.clear();
@@ -243,7 +246,8 @@ static int open_table(const std::string &name, tp_table **table) {
 }
 
 Table_share::Table_share(const TABLE *form, const char *path, int *error)
-    : name(table_name_of(path)), layouts(form), cardinalities(layouts.trees.size()) {
+    : name(table_name_of(path)), layouts(form), cardinalities(layouts.trees.size()),
+      spatial(layouts.trees.size()) {
   *error = server_error(open_table(name, &table), current_thd);
   if (*error) {
     table = nullptr;
@@ -266,6 +270,7 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
                     name.c_str());
     *error = HA_ERR_INCOMPATIBLE_DEFINITION;
   } else if (metadata.fingerprint != layouts.fingerprint() ||
+             metadata.has_spatial != layouts.has_spatial ||
              tp_table_index_count(table) != layouts.trees.size() ||
              !layouts.row->set_versions(metadata.versions) ||
                  !layouts.set_fulltext(metadata.fulltext)) {

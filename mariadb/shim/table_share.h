@@ -11,6 +11,8 @@
   then, if the second highest bit of the first byte is set, what FULLTEXT indexes were made with:
       length of what follows (4) | format (1) | number of indexes (2) | per index:
           tree (2), settings (fulltext_index.cc)
+  (the bit 0x20 says that the table has SPATIAL indexes, with cells as mariadb/src/spatial makes
+  them; nothing follows because of it)
   and, if the format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0. Behind that, if the highest bit
   of the first byte is set, are foreign keys (foreign_key.h).
 */
@@ -49,6 +51,7 @@ struct Layouts {
   std::unique_ptr<Row_layout> row;
   bool has_row_id = false;
   bool has_secondary_unique = false;
+  bool has_spatial = false;
   uint primary_key = MAX_KEY;
 
   uint tree_of(uint keynr) const { return tree_of_key[keynr]; }
@@ -73,8 +76,9 @@ bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys);
 struct Metadata {
   static constexpr size_t SIZE = 10;               /* without versions */
   /* In the first byte. */
-  static constexpr uchar HAS_FOREIGN_KEYS = 0x80, HAS_FULLTEXT = 0x40;
+  static constexpr uchar HAS_FOREIGN_KEYS = 0x80, HAS_FULLTEXT = 0x40, HAS_SPATIAL = 0x20;
   uint64 fingerprint = 0;
+  bool has_spatial = false;
   Fulltext_settings_of fulltext;
   Row_versions versions;
   std::string put() const;
@@ -89,6 +93,13 @@ int table_metadata(const std::string &name, std::string *bytes);
 struct Cardinality {
   std::vector<double> rows_per_key;
 };
+
+struct Free_spatial_statistics {
+  void operator()(tp_spatial_statistics *statistics) const {
+    tp_spatial_statistics_free(statistics);
+  }
+};
+using Spatial_statistics = std::unique_ptr<tp_spatial_statistics, Free_spatial_statistics>;
 
 class Table_share : public Handler_share {
 public:
@@ -114,6 +125,8 @@ public:
   std::atomic<uint64> clustered_size{0}, secondary_size{0}; /* leaf pages, in bytes */
   std::mutex statistics_mutex;
   std::vector<Cardinality> cardinalities; /* by tree */
+  /* By tree: of SPATIAL indexes, where their entries are. */
+  std::vector<Spatial_statistics> spatial;
 };
 
 } // namespace tidepool

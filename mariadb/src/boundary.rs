@@ -49,7 +49,7 @@ thread_local! {
     static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-fn set_last_error(text: String) {
+pub(crate) fn set_last_error(text: String) {
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
 }
 

@@ -66,6 +66,18 @@ pub(crate) const TP_AFTER: c_int = 1;
 pub(crate) const TP_AT_OR_BEFORE: c_int = 2;
 pub(crate) const TP_BEFORE: c_int = 3;
 
+// SPATIAL indexes.
+pub(crate) const TP_SPATIAL_KEY_MAX: c_int = 13;
+pub(crate) const TP_SPATIAL_VALUE_MAX: c_int = 33;
+pub(crate) const TP_RECTANGLE_LEN: c_int = 32;
+
+// How an entry of a SPATIAL index lies to the window of a search.
+pub(crate) const TP_ENTRY_INTERSECTS: c_int = 0;
+pub(crate) const TP_ENTRY_INSIDE: c_int = 1;
+pub(crate) const TP_ENTRY_AROUND: c_int = 2;
+pub(crate) const TP_ENTRY_DISJOINT: c_int = 3;
+pub(crate) const TP_ENTRY_EQUAL: c_int = 4;
+
 // Severity of a line of the log.
 pub(crate) const TP_LOG_ERROR: c_int = 0;
 pub(crate) const TP_LOG_WARNING: c_int = 1;

@@ -18,7 +18,8 @@
 //! * [`explain`]: rows of the `information_schema` tables;
 //! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
 //! * [`transaction`]: transactions and writes;
-//! * [`reader`]: point reads and cursors.
+//! * [`reader`]: point reads and cursors;
+//! * [`spatial`]: keys of SPATIAL indexes, and searches in them.
 #![expect(
     unsafe_code,
     reason = "a C ABI takes and gives raw pointers; each use says why it is sound"
@@ -37,5 +38,6 @@ mod keyring;
 pub mod load;
 pub mod log;
 pub mod reader;
+pub mod spatial;
 pub mod table;
 pub mod transaction;

@@ -19,6 +19,7 @@ use crate::constants::{
     TP_AFTER, TP_AT_OR_AFTER, TP_AT_OR_BEFORE, TP_LOCK_NONE, TP_LOCK_SHARED, TP_NO_WAIT,
     TP_READ_NOTHING, TP_READ_PREFIX, TP_SKIP_LOCKED,
 };
+use crate::spatial::search::Search;
 use crate::transaction::ServerTransaction;
 
 /// What an open handler reads with.
@@ -30,6 +31,8 @@ pub struct Reader {
     long_values: LongValues,
     cursors: Vec<Option<KeptCursor>>,
     row: Vec<u8>,
+    /// In a SPATIAL index.
+    pub(crate) search: Option<Search>,
 }
 
 struct KeptCursor {
@@ -72,7 +75,7 @@ impl Reader {
 
     /// The cursor of an index, made on its first use, locking as the reader does now.
     #[inline]
-    fn cursor(&mut self, index: usize) -> &mut Cursor {
+    pub(crate) fn cursor(&mut self, index: usize) -> &mut Cursor {
         let (table, lock, wait) = (&self.table, self.lock, self.wait);
         let kept = self.cursors[index].get_or_insert_with(|| KeptCursor {
             cursor: Cursor::new(Arc::clone(table), index, lock, wait),
@@ -110,7 +113,9 @@ pub unsafe extern "C" fn tp_reader_open(
         let (lock, wait) = (LockMode::None, LockWait::Wait);
         let (semi_consistent, long_values) = (false, LongValues::Whole);
         let row = Vec::new();
-        let reader = Reader { table, lock, wait, semi_consistent, long_values, cursors, row };
+        let search = None;
+        let reader =
+            Reader { table, lock, wait, semi_consistent, long_values, cursors, row, search };
         // SAFETY: a valid place to store to.
         unsafe { *place = Box::into_raw(Box::new(reader)) };
         Ok(TP_OK)
@@ -364,6 +369,7 @@ pub unsafe extern "C" fn tp_reader_end(reader: *mut Reader) {
         // SAFETY: a valid reader from the shim.
         let reader = unsafe { &mut *reader };
         reader.cursors.iter_mut().flatten().for_each(|kept| kept.cursor.reset());
+        reader.search = None;
         reader.row.clear();
         reader.row.shrink_to(ROW_BYTES_KEPT);
     });

@@ -25,6 +25,13 @@ pub struct ServerTransaction {
     duplicate: Vec<u8>,
 }
 
+impl ServerTransaction {
+    /// Whether another thread wants its statement to end.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt.is_set()
+    }
+}
+
 /// Room for a [`Savepoint`] on the other side.
 #[repr(C)]
 pub struct OpaqueSavepoint([u64; 5]);

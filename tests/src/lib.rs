@@ -40,6 +40,7 @@ pub mod keys;
 pub mod nightly;
 pub mod power_cut;
 pub mod server;
+pub mod spatial;
 pub mod sql;
 pub mod sysbench;
 

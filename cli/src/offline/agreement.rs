@@ -83,9 +83,12 @@ fn bucket_of(hash: u64) -> usize {
 impl Comparison<'_> {
     fn run(&mut self) -> tidepool::Result<()> {
         let description = self.description;
-        // What words a text has, a collation of the server says: the words are not compared.
+        // What words a text has, and what rectangle a geometry, the server says: neither is
+        // compared.
         let secondary = description.trees.iter().enumerate().skip(1);
-        let secondary: Vec<(usize, &Tree)> = secondary.filter(|(_, tree)| !tree.fulltext).collect();
+        let is_compared = |tree: &Tree| !tree.fulltext && !tree.spatial;
+        let secondary: Vec<(usize, &Tree)> =
+            secondary.filter(|(_, tree)| is_compared(tree)).collect();
         if self.table.index_count() != description.trees.len() {
             self.problems.push("its description has not the indexes that it has".into());
             return Ok(());

@@ -146,6 +146,8 @@ fn make_others(conn: &mut Conn) {
         "INSERT INTO altered SELECT 3, seq, seq, 'three', 'three' FROM seq_2001_to_3000",
         "ALTER TABLE altered CHANGE a renamed INT DEFAULT 5, ADD COLUMN f DOUBLE DEFAULT 0.5, ALGORITHM=INSTANT",
         "INSERT INTO altered SELECT 4, seq, seq, 'four', 'four', seq / 8 FROM seq_3001_to_3500",
+        "CREATE TABLE places (id VARCHAR(9) PRIMARY KEY, g GEOMETRY NOT NULL, SPATIAL (g))",
+        "INSERT INTO places SELECT seq, POINT(seq, -seq) FROM seq_1_to_1000",
         "CREATE TABLE parent (id INT PRIMARY KEY)",
         "INSERT INTO parent SELECT seq FROM seq_1_to_100",
         "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id), CHECK (id > 0))",
@@ -306,7 +308,9 @@ fn every_row_outside_of_damaged_pages_comes_back() {
     let mut conn = server.connect();
     let (different, missing) = compare(&mut conn);
     assert!(different.is_empty() && missing.is_empty(), "{different:?}, {missing:?}");
-    for table in ["no_key", "text_key", "bytes_key", "`in parts`", "altered", "parent", "child"] {
+    for table in
+        ["no_key", "text_key", "bytes_key", "`in parts`", "altered", "places", "parent", "child"]
+    {
         let differences = |a: &str, b: &str| {
             format!(
                 "SELECT COUNT(*) FROM (SELECT * FROM {a}.{table} EXCEPT ALL SELECT * FROM {b}.{table}) d"

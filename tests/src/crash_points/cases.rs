@@ -55,6 +55,9 @@ const C: &str = "CREATE TABLE c (a INT PRIMARY KEY, p INT, KEY (p), CONSTRAINT c
      (p) REFERENCES p (id)) ENGINE={E}";
 const C_ROWS: &str = "INSERT INTO c SELECT seq, 1 + seq % 5 FROM seq_1_to_300";
 /// A table alone, whose copy is loaded in bulk if it has 1000 rows.
+const G: &str = "CREATE TABLE g (a INT PRIMARY KEY, p POINT NOT NULL) ENGINE={E}";
+const G_ROWS: &str = "INSERT INTO g SELECT seq, POINT(seq % 7, seq) FROM seq_1_to_1500";
+
 const T: &str = "CREATE TABLE t (a INT PRIMARY KEY, b INT, s VARCHAR(30), KEY b (b)) ENGINE={E}";
 const T_ROWS: &str = "INSERT INTO t SELECT seq, seq % 7, CONCAT('text ', seq) FROM seq_1_to_1500";
 const T_FEW: &str = "INSERT INTO t SELECT seq, seq % 7, CONCAT('text ', seq) FROM seq_1_to_50";
@@ -153,6 +156,11 @@ pub const CASES: &[Case] = &[
         "alter-add-index",
         &[T, T_ROWS],
         &["ALTER TABLE t ADD KEY s (s), ALGORITHM=INPLACE"],
+    ),
+    definition(
+        "alter-add-spatial",
+        &[G, G_ROWS],
+        &["ALTER TABLE g ADD SPATIAL KEY p (p), ALGORITHM=INPLACE"],
     ),
     definition("alter-drop-index", &[T, T_ROWS], &["ALTER TABLE t DROP KEY b, ALGORITHM=INPLACE"]),
     definition(

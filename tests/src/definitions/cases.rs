@@ -48,6 +48,12 @@ const TABLE: &str = "CREATE TABLE t (id INT PRIMARY KEY, a INT NOT NULL DEFAULT 
 const ROWS: &str = "INSERT INTO t SELECT seq, seq % 7, CONCAT('row ', seq), 'x' FROM seq_1_to_300";
 const T: &[&str] = &[TABLE, ROWS];
 
+const PLACES: &str = "CREATE TABLE g (id INT PRIMARY KEY, p POINT NOT NULL, q GEOMETRY NOT NULL, \
+     SPATIAL INDEX q (q))";
+const ROWS_OF_PLACES: &str =
+    "INSERT INTO g SELECT seq, POINT(seq % 7, seq), POINT(seq, seq % 5) FROM seq_1_to_300";
+const G: &[&str] = &[PLACES, ROWS_OF_PLACES];
+
 const RANGES: &str = "CREATE TABLE r (id INT PRIMARY KEY, a INT, KEY k (a)) PARTITION BY RANGE (id) \
      (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200), PARTITION p2 VALUES LESS THAN (300))";
 const ROWS_IN_RANGES: &str = "INSERT INTO r SELECT seq, seq % 5 FROM seq_1_to_299";
@@ -150,6 +156,8 @@ pub const CASES: &[Case] = &[
     Case::new("add-column-and-rename", T, &["ALTER TABLE t ADD n INT DEFAULT 3, RENAME TO u"]),
     // ALTER: indexes
     Case::new("add-index", T, &["ALTER TABLE t ADD INDEX n (b)"]).quick(),
+    Case::new("add-spatial", G, &["ALTER TABLE g ADD SPATIAL INDEX s (p)"]).quick(),
+    Case::new("drop-spatial", G, &["ALTER TABLE g DROP INDEX q"]),
     Case::new("create-index", T, &["CREATE UNIQUE INDEX n ON t (a, id)"]),
     Case::new("drop-index", T, &["DROP INDEX k ON t"]),
     Case::new(

@@ -13,6 +13,8 @@ const KEY_FORMAT: u8 = 1;
 const HAS_FOREIGN_KEYS: u8 = 0x80;
 /// The bit that says that what FULLTEXT indexes were made with comes before the list of versions.
 const HAS_FULLTEXT: u8 = 0x40;
+/// The bit that says that there are SPATIAL indexes.
+const HAS_SPATIAL: u8 = 0x20;
 /// Bytes of the metadata before the list of versions.
 const METADATA_HEAD: usize = 10;
 
@@ -104,6 +106,7 @@ pub enum Image {
     Sorted,
     RowId,
     TextWords,
+    Cell,
 }
 
 /// A part of a key.
@@ -136,6 +139,8 @@ pub struct Tree {
     pub bare_entries: bool,
     /// Whether it has an entry for each word of a row.
     pub fulltext: bool,
+    /// Whether its entries have rectangles of geometries.
+    pub spatial: bool,
     /// How many parts are the key's own.
     pub own_parts: usize,
     /// All parts, those of the clustered key among them.
@@ -245,7 +250,7 @@ impl Description {
         let cut = || "its description is cut short".to_string();
         let mut read = Self::parse(Reader(description)).ok_or_else(cut)?;
         let is_known = metadata.len() >= METADATA_HEAD
-            && metadata[0] & !(HAS_FOREIGN_KEYS | HAS_FULLTEXT) == KEY_FORMAT;
+            && metadata[0] & !(HAS_FOREIGN_KEYS | HAS_FULLTEXT | HAS_SPATIAL) == KEY_FORMAT;
         match (is_known, metadata.get(1)) {
             (true, Some(1)) => {}
             (true, Some(2)) => {
@@ -421,6 +426,7 @@ fn tree(from: &mut Reader<'_>) -> Option<Tree> {
         unique: flags & 1 != 0,
         bare_entries: flags & 2 != 0,
         fulltext: flags & 4 != 0,
+        spatial: flags & 8 != 0,
         own_parts,
         parts,
         pieces,
@@ -430,7 +436,7 @@ fn tree(from: &mut Reader<'_>) -> Option<Tree> {
 fn part(from: &mut Reader<'_>) -> Option<Part> {
     use Image::*;
     let (column, image, unpack) = (from.u16()?, from.u8()?, from.u8()?);
-    let all = [Raw, Unsigned, Signed, Float, Double, String, Sorted, RowId, TextWords];
+    let all = [Raw, Unsigned, Signed, Float, Double, String, Sorted, RowId, TextWords, Cell];
     let image = all.get(usize::from(image)).copied()?;
     let (flags, _length, image_len) = (from.u8()?, from.u32()?, from.u32()?);
     let levels = (0..from.u8()?)
