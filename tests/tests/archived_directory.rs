@@ -125,7 +125,7 @@ fn make_tables(conn: &mut Conn) {
             "UPDATE versions SET b = 'changed' WHERE id % 9 = 0",
             "CREATE TABLE words (id INT PRIMARY KEY, text TEXT, FULLTEXT (text))",
             "INSERT INTO words SELECT seq, CONCAT('word', seq % 20, ' and word', seq % 33) FROM seq_1_to_400",
-            "CREATE TABLE shapes (id INT PRIMARY KEY, shape GEOMETRY NOT NULL)",
+            "CREATE TABLE shapes (id INT PRIMARY KEY, shape GEOMETRY NOT NULL, SPATIAL KEY (shape))",
             "INSERT INTO shapes SELECT seq, IF(seq % 2, POINT(seq % 97, seq % 89), \
              LINESTRING(POINT(seq % 97, 0), POINT(0, seq % 89))) FROM seq_1_to_400",
             "CREATE TABLE system_versioned (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING",
