@@ -1,7 +1,8 @@
 //! Inserts at random places of a table that becomes several times as large as the memory: rows/s,
 //! and what a row costs in reads and waits.
 //!
-//! `cargo bench -p tidepool-engine --bench random_inserts -- <directory> [rows] [MiB of memory] [one|many]`
+//! `cargo bench -p tidepool-engine --bench random_inserts -- <directory> [rows] [MiB] [one|many]`,
+//! with the MiB of memory.
 //!
 //! Batches of 10,000 rows of 108 bytes, each batch a transaction that is synced. Once a row at a
 //! time, and once with `insert_many`, each into a fresh table.

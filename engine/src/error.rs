@@ -85,8 +85,8 @@ pub enum Error {
     RecordChanged,
     /// Row locks have taken all the memory that they may; roll the transaction back.
     #[error(
-        "row locks take {0} bytes, which is as much as they may beside the buffer pool: roll the transaction back, \
-         and lock fewer rows in one"
+        "row locks take {0} bytes, which is as much as they may beside the buffer pool: roll the \
+         transaction back, and lock fewer rows in one"
     )]
     TooManyLocks(u64),
     /// The wait was interrupted (KILL).

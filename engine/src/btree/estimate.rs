@@ -317,9 +317,9 @@ impl Tree {
         Ok(numbers.len())
     }
 
-    /// Asks the pool to read, in the background, the leaves of the first of these keys, which
-    /// ascend, up to so many leaves. Returns how many keys that is; 0 if the root is a leaf, or
-    /// there are no keys.
+    /// Asks the pool to read, in the background, up to `leaves` leaves: those of the first of
+    /// `keys`, which ascend. Returns how many keys that is; 0 if the root is a leaf, or there are
+    /// no keys.
     pub fn prefetch_leaves<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]>,

@@ -26,7 +26,7 @@ pub(super) const TOMBSTONE: u64 = 1;
 /// Bits of a word that hold the index.
 pub(super) const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
-/// One slot in so many may be a tombstone.
+/// One slot in this number may be a tombstone.
 const TOMBSTONE_SHARE: usize = 8;
 /// 2^64 divided by the golden ratio, odd: neighbours come out far from each other.
 const SCATTER: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -54,7 +54,7 @@ fn has_number(word: u64, number: u64) -> bool {
 }
 
 impl Directory {
-    /// An empty directory of so many slots, a power of two. At most half of them can be in use.
+    /// An empty directory with this number of slots, a power of two. At most half of them can be in use.
     pub(super) fn new(slots: usize) -> Self {
         assert!(slots.is_power_of_two() && slots > 1, "a directory of {slots} slots");
         let array = || (0..slots).map(|_| AtomicU64::new(VACANT)).collect();
@@ -148,7 +148,7 @@ impl Directory {
         let generation = self.generation.load(Ordering::Relaxed);
         let old = &self.arrays[(generation & 1) as usize];
         let new = &self.arrays[(!generation & 1) as usize];
-        // Pairs with the acquire fence in `find`: the present generation is known to whoever reads
+        // Pairs with the acquire fence in `find`: the present generation is known to a reader
         // what is written from here on.
         fence(Ordering::Release);
         new.iter().for_each(|slot| slot.store(VACANT, Ordering::Relaxed));

@@ -20,7 +20,7 @@ use crate::table::Table;
 /// Leaves asked for in advance, of a small pool and of a large one.
 const LEAVES_MIN: u64 = 8;
 const LEAVES_MAX: u64 = 256;
-/// One frame in so many may hold a leaf that was asked for and is not written to yet.
+/// One frame in this number may hold a leaf that was asked for and is not written to yet.
 const POOL_SHARE: u64 = 128;
 
 impl Transaction {
@@ -28,8 +28,8 @@ impl Transaction {
     /// faster way to write many to a table that is larger than the memory.
     ///
     /// # Errors
-    /// As [`Transaction::insert`], [`Error::DuplicateKey`](crate::Error::DuplicateKey) also if a key comes twice. None of the
-    /// entries is inserted then.
+    /// As [`Transaction::insert`], and [`Error::DuplicateKey`](crate::Error::DuplicateKey) if a
+    /// key comes twice. None of the entries is inserted then.
     pub fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         table: &Arc<Table>,

@@ -44,8 +44,8 @@ use parking_lot::{Mutex, RwLock};
 use super::LockMode;
 use super::owner::{Held, Owner};
 
-/// While an owner has fewer locks in the table of key locks, all go there. Tests have fewer, so that
-/// they come to compact ones.
+/// While an owner has fewer locks in the table of key locks, all go there. Tests have fewer, so
+/// that they come to compact ones.
 pub(super) const QUEUED_LOCKS_MAX: usize = if cfg!(test) { 10 } else { 1000 };
 
 /// What is put in is a hash already.
@@ -171,7 +171,7 @@ impl Held {
 /// Whether a set may grow.
 #[derive(Clone, Copy)]
 pub(super) enum RoomForLocks<'r> {
-    /// Up to so many bytes for all sets.
+    /// Up to this number of bytes for all sets.
     UpTo(&'r dyn Fn() -> u64),
     /// A rollback can't go on without.
     Always,

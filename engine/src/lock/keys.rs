@@ -464,7 +464,7 @@ impl Locks {
         }
     }
 
-    /// [`Self::acquire`] where nobody was seen to hold the key other than in its queue.
+    /// [`Self::acquire`] where no other owner was seen to hold the key other than in its queue.
     fn acquire_unheld(
         &self,
         owner: &Arc<Owner>,
@@ -527,7 +527,7 @@ impl Locks {
                     let is_seen = |one: &Arc<Owner>| {
                         keepers.iter().any(|keeper| keeper.number() == one.number())
                     };
-                    // Whoever has come in since is not among those whose lists are locked.
+                    // The list of one that has come in since is not locked.
                     if !holders_now().iter().all(is_seen) {
                         return Acquire::Retry;
                     }

@@ -12,9 +12,9 @@
 //!   served. Taken by locking reads and by transactions that had to wait. A writer looks for them
 //!   while it holds the leaf's exclusive latch; when the shard of the table is empty, which is the
 //!   rule, that is one load.
-//! - **Compact locks** ([`compact::CompactLocks`]): the key locks of an owner that has a thousand in
-//!   the table already and meets no other's at the key: a few bytes each, which a transaction that
-//!   must wait for them makes key locks.
+//! - **Compact locks** ([`compact::CompactLocks`]): the key locks of an owner that has a thousand
+//!   in the table already and meets no other's at the key: a few bytes each, which a transaction
+//!   that must wait for them makes key locks.
 //! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree,
 //!   for SERIALIZABLE scans. They cover the gaps, so no phantom appears. A writer tests them only
 //!   if any exist.

@@ -476,7 +476,7 @@ impl TrxSystem {
         Owner::new(self.owner_numbers(1).start, interrupt)
     }
 
-    /// So many numbers that no other owner has.
+    /// `count` numbers that no other owner has.
     pub(super) fn owner_numbers(&self, count: u64) -> Range<u64> {
         let first = self.next_owner.fetch_add(count, Ordering::Relaxed);
         first..first + count

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The *class* c of a rectangle is even, and says how many places it extends over: fewer than 2^c
-//! in each direction, and not fewer than 2^(c−2) in one of them. A point has class 0. What has no point at
-//! all has [`NOWHERE`] and no corner.
+//! in each direction, and not fewer than 2^(c−2) in one of them. A point has class 0. What has no
+//! point at all has [`NOWHERE`] and no corner.
 //!
 //! The *corner* is the place of the least x and the least y. Of each, the highest bits
 //! count, until the rest is less than a 64th of what the class allows. Those of x and y come by

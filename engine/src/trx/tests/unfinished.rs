@@ -323,7 +323,7 @@ fn a_session_uses_its_owner_again_unless_another_thread_knows_it() {
     assert_eq!(Arc::as_ptr(&trx.owner), first);
     assert_eq!(engine.contents(0).unwrap().len(), 100);
     assert!(numbers.insert(engine.begin(ReadCommitted).owner.number()), "another session's");
-    // Whoever waits for the end of the old one must not wait for the new one's.
+    // A thread that waits for the end of the old one must not wait for the new one's.
     let known = Arc::clone(&trx.owner);
     trx.commit().unwrap();
     assert!(numbers.insert(renew(&mut trx)));
