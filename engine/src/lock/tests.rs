@@ -39,7 +39,7 @@ fn waiting(owner: &Arc<Owner>) {
     }
 }
 
-/// Acquires as an operation does: again after each wait.
+/// Acquires as an operation does, which has looked for compact locks: again after each wait.
 fn lock(
     locks: &Locks,
     owner: &Arc<Owner>,
@@ -48,9 +48,12 @@ fn lock(
     timeout: Duration,
 ) -> Result<()> {
     loop {
-        match locks.acquire(owner, (1, key), mode, None, true) {
+        let keepers = locks.compact.holders(owner, 1, key, mode);
+        let holders = (!keepers.is_empty()).then_some(Holders::Compact(keepers));
+        match locks.acquire(owner, (1, key), mode, holders.as_ref(), true) {
             Acquire::Granted(_) => return Ok(()),
             Acquire::MustWait => locks.wait_for_key(owner, 1, key, timeout)?,
+            Acquire::Retry => {}
             other => panic!("{other:?}"),
         }
     }
@@ -949,26 +952,6 @@ fn one_of_many_locks_is_not_taken_anew() {
     assert!(locks.keys.is_empty() && locks.compact.is_empty());
 }
 
-/// Locks as a reader does that has looked for the compact locks of others.
-fn look_and_lock(
-    locks: &Locks,
-    owner: &Arc<Owner>,
-    key: &[u8],
-    mode: LockMode,
-    timeout: Duration,
-) -> Result<()> {
-    loop {
-        let keepers = locks.compact.holders(owner, 1, key, mode);
-        let holders = (!keepers.is_empty()).then_some(Holders::Compact(keepers));
-        match locks.acquire(owner, (1, key), mode, holders.as_ref(), true) {
-            Acquire::Granted(_) => return Ok(()),
-            Acquire::MustWait => locks.wait_for_key(owner, 1, key, timeout)?,
-            Acquire::Retry => {}
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 fn owner_of_many(locks: &Locks, number: u64) -> Arc<Owner> {
     let many = owner(number);
     for n in 0..QUEUED_LOCKS_MAX {
@@ -984,7 +967,7 @@ fn shared_locks_of_owners_of_many_go_together_and_keep_writers_out() {
     let readers = [owner_of_many(&locks, 1), owner_of_many(&locks, 2)];
     let (writer, key) = (owner(3), b"shared");
     for reader in &readers {
-        look_and_lock(&locks, reader, key, LockMode::Shared, LONG).unwrap();
+        lock(&locks, reader, key, LockMode::Shared, LONG).unwrap();
         let again = locks.acquire(reader, (1, key), LockMode::Shared, None, true);
         assert_eq!(again, Acquire::Granted(false));
     }
@@ -995,7 +978,7 @@ fn shared_locks_of_owners_of_many_go_together_and_keep_writers_out() {
     assert_eq!(unaware, Acquire::Retry);
     let waiter = thread::spawn({
         let (locks, writer) = (Arc::clone(&locks), Arc::clone(&writer));
-        move || look_and_lock(&locks, &writer, key, LockMode::Exclusive, LONG)
+        move || lock(&locks, &writer, key, LockMode::Exclusive, LONG)
     });
     waiting(&writer);
     // Nor does another reader come in front of it.
@@ -1015,24 +998,24 @@ fn shared_locks_of_owners_of_many_go_together_and_keep_writers_out() {
 fn a_compact_shared_lock_is_strengthened() {
     let locks = Arc::new(Locks::default());
     let (one, other, key) = (owner_of_many(&locks, 1), owner_of_many(&locks, 2), b"k");
-    look_and_lock(&locks, &one, key, LockMode::Shared, LONG).unwrap();
+    lock(&locks, &one, key, LockMode::Shared, LONG).unwrap();
     let alone = locks.acquire(&one, (1, key), LockMode::Exclusive, None, true);
     assert_eq!(alone, Acquire::Granted(false), "it was locked before, and stays so");
     assert_eq!(keepers(&locks, &other, (1, key), LockMode::Shared), [1]);
     locks.unlock(&one, 1, key);
     for owner in [&one, &other] {
-        look_and_lock(&locks, owner, key, LockMode::Shared, LONG).unwrap();
+        lock(&locks, owner, key, LockMode::Shared, LONG).unwrap();
     }
     let first = thread::spawn({
         let (locks, one) = (Arc::clone(&locks), Arc::clone(&one));
         move || {
-            let outcome = look_and_lock(&locks, &one, key, LockMode::Exclusive, LONG);
+            let outcome = lock(&locks, &one, key, LockMode::Exclusive, LONG);
             locks.release_all(&one);
             outcome
         }
     });
     waiting(&one);
-    let second = look_and_lock(&locks, &other, key, LockMode::Exclusive, LONG);
+    let second = lock(&locks, &other, key, LockMode::Exclusive, LONG);
     locks.release_all(&other);
     let mut outcomes = [first.join().unwrap(), second];
     outcomes.sort_by_key(|outcome| outcome.is_ok());
