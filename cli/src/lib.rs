@@ -36,5 +36,6 @@ pub mod govern;
 pub mod offline;
 pub mod rules;
 pub mod server;
+pub mod sql_text;
 pub mod terminal;
 pub mod watch;

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::connect::{READ_TIMEOUT, Target};
 use crate::exit::{Error, Result};
+use crate::sql_text::literal;
 
 /// Who made the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -314,8 +315,7 @@ impl Server {
         let account = account.and_then(|row| typed::<String>("the account", row).ok());
         let account = account.unwrap_or_else(|| self.target.user().to_owned());
         let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
-        let quote = |part: &str| format!("'{}'", part.replace('\\', "\\\\").replace('\'', "''"));
-        format!("{}@{}", quote(user), quote(host))
+        format!("{}@{}", literal(user), literal(host))
     }
 }
 

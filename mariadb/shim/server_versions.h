@@ -116,9 +116,7 @@ inline bool is_spatial(const KEY &key) {
 
 /* An index over texts or places, not over ordered values. */
 inline bool is_special_index(const KEY &key) {
-#ifdef HA_FULLTEXT
-  if (key.flags & (HA_FULLTEXT | HA_SPATIAL)) return true;
-#endif
+  if (is_fulltext(key) || is_spatial(key)) return true;
   return key.algorithm != HA_KEY_ALG_UNDEF && key.algorithm != HA_KEY_ALG_BTREE;
 }
 

@@ -43,5 +43,6 @@ pub mod server;
 pub mod spatial;
 pub mod sql;
 pub mod sysbench;
+pub mod two_sessions;
 
 pub use tidepool_lab::load::tpcc;

@@ -15,6 +15,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -178,6 +179,15 @@ impl Options {
         self.args.extend(args.map(str::to_owned));
         self
     }
+}
+
+/// A port that was free a moment ago.
+///
+/// # Panics
+/// If there is none.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0");
+    listener.and_then(|listener| listener.local_addr()).expect("there is a free port").port()
 }
 
 /// A server that a test owns. See the [module](self).

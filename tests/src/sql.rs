@@ -1,5 +1,7 @@
 //! What many tests ask of a connection; each ends the test if the server refuses.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row, Value};
 
@@ -62,6 +64,36 @@ pub fn check_table(conn: &mut Conn, table: &str) -> String {
         .query(format!("CHECK TABLE {table}"))
         .unwrap_or_else(|error| panic!("{table}: {error}"));
     said.last().expect("a row").3.clone()
+}
+
+/// Ends a writer, also when the work beside it panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does the work while another session runs statements: those of 1, those of 2, and so on.
+///
+/// # Panics
+/// If the server refuses a statement.
+pub fn beside_writer(
+    mut writer: Conn,
+    statements: impl Fn(u32) -> Vec<String> + Sync,
+    work: impl FnOnce(),
+) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&done);
+        scope.spawn(|| {
+            for number in (1..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                statements(number).iter().for_each(|statement| run(&mut writer, &[statement]));
+            }
+        });
+        work();
+    });
 }
 
 /// Has a table checked, which must be good.

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use tidepool_tests::bank::{self, Bank};
 use tidepool_tests::environment::Environment;
-use tidepool_tests::server::{Engine, Options, Server, wait_until};
+use tidepool_tests::server::{Engine, Options, Server, free_port, wait_until};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
 
 const GET_ERRMSG: u16 = 1296;
@@ -45,8 +44,7 @@ fn a_backup_beside_writers_is_one_state_at_a_place_in_the_binary_log() {
     if Engine::from_environment() != Engine::Tidepool {
         return;
     }
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let port = free_port();
     let options = |name: &str, id| {
         Options::new(name).arg(format!("--server-id={id}")).arg("--binlog-format=ROW")
     };

@@ -2,13 +2,12 @@
 //! JDBC driver.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use mysql::prelude::Queryable;
 use tidepool_tests::environment::Environment;
-use tidepool_tests::server::{Options, Server};
+use tidepool_tests::server::{Options, Server, free_port};
 
 fn clients() -> PathBuf {
     Environment::get().root().join("tests/clients")
@@ -64,11 +63,7 @@ fn the_jdbc_driver() {
         println!("skipped: scripts/deps found no Java to run it with");
         return;
     }
-    // A free port; the server takes it over from the listener.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("there is a free port")
-        .port();
+    let port = free_port();
     let server = Server::start(
         Options::new("jdbc")
             .arg("--skip-networking=0")

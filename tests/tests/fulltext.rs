@@ -5,10 +5,11 @@ use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tidepool_tests::fulltext::{
-    Documents, INDEXED, Query, Shape, WORDS, matching, quoted, text, words_of,
+    Document, Documents, INDEXED, Query, Shape, WORDS, matching, quoted, text, words_of,
 };
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
+use tidepool_tests::two_sessions::{Modelled, history};
 
 const RECORD_CHANGED: u16 = 1020;
 
@@ -24,47 +25,26 @@ fn boolean(conn: &mut Conn, table: &str, columns: &str, query: &str) -> Vec<u32>
     ids(conn, &sql)
 }
 
-/// Asks queries of both modes, and the model the same.
-fn compare(conn: &mut Conn, dice: &mut StdRng, documents: &Documents, what: &str) {
-    let query = Query::new(dice, Shape::Any);
-    let expected = matching(documents, |document| query.matches(document));
-    let found = boolean(conn, "t", "a, b", &query.sql());
-    assert_eq!(found, expected, "{what}: {}", query.sql());
+/// Documents with a FULLTEXT index of both columns, and one of the second.
+struct TwoTexts;
 
-    let wanted: Vec<&str> =
-        (0..dice.random_range(1..3)).map(|_| WORDS[dice.random_range(0..INDEXED)]).collect();
-    let has_any = |text: &str| words_of(text).iter().any(|word| wanted.contains(&word.as_str()));
-    let expected =
-        matching(documents, |document| document.iter().flatten().any(|text| has_any(text)));
-    let sql =
-        format!("SELECT id FROM t WHERE MATCH (a, b) AGAINST ('{}') ORDER BY id", wanted.join(" "));
-    assert_eq!(ids(conn, &sql), expected, "{what}: {sql}");
-    let in_b = matching(documents, |document| document[1].as_deref().is_some_and(has_any));
-    let sql = format!(
-        "SELECT id FROM t WHERE MATCH (b) AGAINST ('{}') > 0 ORDER BY id",
-        wanted.join(" ")
-    );
-    assert_eq!(ids(conn, &sql), in_b, "{what}: {sql}");
-}
+impl Modelled for TwoTexts {
+    type Row = Document;
 
-/// A connection, what it sees, and what it has at a savepoint.
-struct Session {
-    conn: Conn,
-    sees: Documents,
-    at_savepoint: Option<Documents>,
-    in_transaction: bool,
-}
+    const TABLE: &str = "CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(300), b TEXT, \
+        FULLTEXT (a, b), FULLTEXT (b)) CHARSET utf8mb4";
+    const STEPS: u32 = 150;
+    const CHANGES: u32 = 6;
+    const KILLS: f64 = 0.05;
 
-impl Session {
-    /// Changes one of its rows: sessions have separate ones, so that none waits for another.
-    fn change(&mut self, dice: &mut StdRng, number: u32) {
-        let id = 1 + 2 * dice.random_range(0..40) + number;
+    fn change(conn: &mut Conn, dice: &mut StdRng, session: u32, sees: &mut Documents) {
+        let id = 1 + 2 * dice.random_range(0..40) + session;
         let document = [text(dice), text(dice)];
         let [a, b] = [quoted(document[0].as_deref()), quoted(document[1].as_deref())];
-        let statement = match (self.sees.contains_key(&id), dice.random_range(0..5)) {
+        let statement = match (sees.contains_key(&id), dice.random_range(0..5)) {
             (true, 0 | 1) => {
-                self.sees.remove(&id);
-                self.conn.query_drop(format!("DELETE FROM t WHERE id = {id}")).expect("a delete");
+                sees.remove(&id);
+                conn.query_drop(format!("DELETE FROM t WHERE id = {id}")).expect("a delete");
                 return;
             }
             (true, 2) => format!("UPDATE t SET a = {a}, b = {b} WHERE id = {id}"),
@@ -75,80 +55,34 @@ impl Session {
             (true, _) => format!("REPLACE INTO t VALUES ({id}, {a}, {b})"),
             (false, _) => format!("INSERT INTO t VALUES ({id}, {a}, {b})"),
         };
-        self.conn.query_drop(&statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
-        self.sees.insert(id, document);
+        conn.query_drop(&statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        sees.insert(id, document);
     }
-}
 
-fn history(server: &mut Server, seed: u64) {
-    let mut dice = StdRng::seed_from_u64(seed);
-    let mut committed = Documents::new();
-    let mut conn = server.connect_to("test");
-    run(&mut conn, &["DROP TABLE IF EXISTS t"]);
-    run(
-        &mut conn,
-        &["CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(300), b TEXT, FULLTEXT (a, b), \
-             FULLTEXT (b)) CHARSET utf8mb4"],
-    );
-    let mut sessions = [session(server), session(server)];
-    for step in 0..150 {
-        let what = format!("seed {seed}, step {step}");
-        let number = dice.random_range(0..2);
-        let one = &mut sessions[number as usize];
-        if !one.in_transaction {
-            run(&mut one.conn, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
-            one.sees = committed.clone();
-            one.at_savepoint = None;
-            one.in_transaction = true;
-        }
-        match dice.random_range(0..12) {
-            0..=5 => one.change(&mut dice, number),
-            6 => {
-                run(&mut one.conn, &["SAVEPOINT s"]);
-                one.at_savepoint = Some(one.sees.clone());
-            }
-            7 => {
-                if let Some(sees) = one.at_savepoint.clone() {
-                    run(&mut one.conn, &["ROLLBACK TO SAVEPOINT s"]);
-                    one.sees = sees;
-                }
-            }
-            8 => {
-                run(&mut one.conn, &["ROLLBACK"]);
-                one.in_transaction = false;
-            }
-            9 => {
-                run(&mut one.conn, &["COMMIT"]);
-                one.in_transaction = false;
-                let is_own = |id: &u32| (id - 1) % 2 == number;
-                committed.retain(|id, _| !is_own(id));
-                let own = one.sees.iter().filter(|(id, _)| is_own(id));
-                committed.extend(own.map(|(id, document)| (*id, document.clone())));
-            }
-            10 if dice.random_bool(0.05) => {
-                server.kill9();
-                server.restart();
-                sessions = [session(server), session(server)];
-                conn = server.connect_to("test");
-                compare(&mut conn, &mut dice, &committed, &what);
-                check(&mut conn, "t");
-            }
-            _ => compare(&mut one.conn, &mut dice, &one.sees, &what),
-        }
-        if dice.random_bool(0.1) {
-            compare(&mut conn, &mut dice, &committed, &what);
-        }
-    }
-    drop(sessions);
-    check(&mut conn, "t");
-}
+    /// Asks queries of both modes, and the model the same.
+    fn compare(conn: &mut Conn, dice: &mut StdRng, documents: &Documents, what: &str) {
+        let query = Query::new(dice, Shape::Any);
+        let expected = matching(documents, |document| query.matches(document));
+        let found = boolean(conn, "t", "a, b", &query.sql());
+        assert_eq!(found, expected, "{what}: {}", query.sql());
 
-fn session(server: &Server) -> Session {
-    Session {
-        conn: server.connect_to("test"),
-        sees: Documents::new(),
-        at_savepoint: None,
-        in_transaction: false,
+        let wanted: Vec<&str> =
+            (0..dice.random_range(1..3)).map(|_| WORDS[dice.random_range(0..INDEXED)]).collect();
+        let has_any =
+            |text: &str| words_of(text).iter().any(|word| wanted.contains(&word.as_str()));
+        let expected =
+            matching(documents, |document| document.iter().flatten().any(|text| has_any(text)));
+        let sql = format!(
+            "SELECT id FROM t WHERE MATCH (a, b) AGAINST ('{}') ORDER BY id",
+            wanted.join(" ")
+        );
+        assert_eq!(ids(conn, &sql), expected, "{what}: {sql}");
+        let in_b = matching(documents, |document| document[1].as_deref().is_some_and(has_any));
+        let sql = format!(
+            "SELECT id FROM t WHERE MATCH (b) AGAINST ('{}') > 0 ORDER BY id",
+            wanted.join(" ")
+        );
+        assert_eq!(ids(conn, &sql), in_b, "{what}: {sql}");
     }
 }
 
@@ -157,7 +91,7 @@ fn searches_find_what_the_model_does_in_transactions_and_after_crashes() {
     let mut server = Server::start(Options::new("fulltext_model"));
     let seeds = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
     for seed in 0..seeds {
-        history(&mut server, seed);
+        history::<TwoTexts>(&mut server, seed);
     }
 }
 

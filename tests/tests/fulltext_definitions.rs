@@ -8,7 +8,7 @@ use mysql::prelude::Queryable;
 use tidepool::{Db, Options as EngineOptions, TransactionOptions};
 use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Options, Server};
-use tidepool_tests::sql::{check, code_of, number, rows, run};
+use tidepool_tests::sql::{beside_writer, check, code_of, number, rows, run};
 
 /// Ids of the rows that match in boolean mode.
 fn found(conn: &mut Conn, table: &str, query: &str) -> Vec<u32> {
@@ -83,25 +83,16 @@ fn rows_that_are_written_while_an_index_is_built_are_in_it() {
              seq_1_to_20000",
         ],
     );
-    let mut writer = server.connect_to("test");
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let done = &done;
-        scope.spawn(move || {
-            for id in (1..).take_while(|_| !done.load(std::sync::atomic::Ordering::Relaxed)) {
-                let id = id % 20000;
-                run(
-                    &mut writer,
-                    &[
-                        &format!("UPDATE t SET a = 'first fourth' WHERE id = {id}"),
-                        &format!("DELETE FROM t WHERE id = {}", id + 10000),
-                        &format!("REPLACE INTO t VALUES ({}, 'fifth first')", 30000 + id),
-                    ],
-                );
-            }
-        });
+    let writes = |id: u32| {
+        let id = id % 20000;
+        vec![
+            format!("UPDATE t SET a = 'first fourth' WHERE id = {id}"),
+            format!("DELETE FROM t WHERE id = {}", id + 10000),
+            format!("REPLACE INTO t VALUES ({}, 'fifth first')", 30000 + id),
+        ]
+    };
+    beside_writer(server.connect_to("test"), writes, || {
         run(&mut conn, &["ALTER TABLE t ADD FULLTEXT (a), ALGORITHM=INPLACE, LOCK=NONE"]);
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     check(&mut conn, "t");
     for word in ["second", "fourth", "fifth"] {

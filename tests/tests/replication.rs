@@ -3,14 +3,13 @@
 //! back for an earlier one and tried again, at once, and not when a lock wait times out.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::environment::Environment;
-use tidepool_tests::server::{self, Engine, Options, Server};
+use tidepool_tests::server::{self, Engine, Options, Server, free_port};
 use tidepool_tests::sql::{check, number, rows, run};
 
 /// A wait that only its timeout ends is far longer than what a test waits, s.
@@ -57,11 +56,7 @@ struct Pair {
 impl Pair {
     /// Starts both; `replica_args` are more options of the replica.
     fn start(name: &str, mode: &str, replica_args: &[&str]) -> Pair {
-        // A free port; the server takes it over from the listener.
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|l| l.local_addr())
-            .expect("there is a free port")
-            .port();
+        let port = free_port();
         let primary = Server::start(
             options(&format!("{name}_primary"), 1)
                 .arg("--log-bin=primary")

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use mysql::prelude::Queryable;
 use tidepool_tests::bank::{self, Bank};
-use tidepool_tests::cluster::node::free_port;
 use tidepool_tests::guide::Guide;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{Engine, Options, Server, free_port};
 use tidepool_tests::sql::{check, number, rows, run};
 
 const FROM_BACKUP: &str = "A replica from a backup";

@@ -1,8 +1,6 @@
 //! SPATIAL indexes: window queries beside InnoDB, and beside a model in transactions and after
 //! crashes; locks.
 
-use std::collections::BTreeMap;
-
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
@@ -10,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::spatial::{Shape, TYPES, geometry};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
+use tidepool_tests::two_sessions::{Modelled, Rows, history};
 
 const RECORD_CHANGED: u16 = 1020;
 const LOCK_TIMEOUT: u16 = 1205;
@@ -107,7 +106,7 @@ fn all_types_and_relations_find_the_rows_that_innodb_finds() {
 }
 
 /// What one session knows of the rows: their rectangles.
-type Rectangles = BTreeMap<u32, [i32; 4]>;
+type Rectangles = Rows<[i32; 4]>;
 
 fn polygon([x, to_x, y, to_y]: [i32; 4]) -> String {
     format!("ST_GeomFromText('POLYGON(({x} {y},{to_x} {y},{to_x} {to_y},{x} {to_y},{x} {y}))')")
@@ -120,48 +119,21 @@ fn rectangle(dice: &mut StdRng) -> [i32; 4] {
     [x, x + dice.random_range(1..=most), y, y + dice.random_range(1..=most)]
 }
 
-fn compare(conn: &mut Conn, dice: &mut StdRng, sees: &Rectangles, what: &str) {
-    let window = rectangle(dice);
-    let matching = |lies: fn(&[i32; 4], &[i32; 4]) -> bool| -> Vec<u32> {
-        sees.iter().filter(|(_, one)| lies(one, &window)).map(|(id, _)| *id).collect()
-    };
-    let expected = [
-        (
-            "MBRIntersects",
-            matching(|a, b| a[0] <= b[1] && b[0] <= a[1] && a[2] <= b[3] && b[2] <= a[3]),
-        ),
-        (
-            "MBRWithin",
-            matching(|a, b| a[0] >= b[0] && a[1] <= b[1] && a[2] >= b[2] && a[3] <= b[3]),
-        ),
-        (
-            "MBRContains",
-            matching(|a, b| a[0] <= b[0] && a[1] >= b[1] && a[2] <= b[2] && a[3] >= b[3]),
-        ),
-        ("MBREqual", matching(|a, b| a == b)),
-    ];
-    for (relation, expected) in expected {
-        let sql = format!(
-            "SELECT id FROM t FORCE INDEX (g) WHERE {relation}(g, {}) ORDER BY id",
-            polygon(window)
-        );
-        assert_eq!(ids(conn, &sql), expected, "{what}: {sql}");
-    }
-}
+/// Rectangles with an index.
+struct Indexed;
 
-/// A connection, what it sees, and what it has at a savepoint.
-struct Session {
-    conn: Conn,
-    sees: Rectangles,
-    at_savepoint: Option<Rectangles>,
-    in_transaction: bool,
-}
+impl Modelled for Indexed {
+    type Row = [i32; 4];
 
-impl Session {
-    /// Changes one of its rows: sessions have separate ones, so that none waits for another.
-    fn change(&mut self, dice: &mut StdRng, number: u32) {
-        let id = 1 + 2 * dice.random_range(0..60) + number;
-        let known = self.sees.get(&id).copied();
+    const TABLE: &str =
+        "CREATE TABLE t (id INT PRIMARY KEY, g POLYGON NOT NULL, a TEXT, SPATIAL (g))";
+    const STEPS: u32 = 200;
+    const CHANGES: u32 = 8;
+    const KILLS: f64 = 0.1;
+
+    fn change(conn: &mut Conn, dice: &mut StdRng, session: u32, sees: &mut Rectangles) {
+        let id = 1 + 2 * dice.random_range(0..60) + session;
+        let known = sees.get(&id).copied();
         let next = match (known, dice.random_range(0..3)) {
             // A little step, mostly within the cell.
             (Some([x, to_x, y, to_y]), 0) => [x, to_x + 1, y, to_y],
@@ -170,8 +142,8 @@ impl Session {
         let g = polygon(next);
         let statement = match (known, dice.random_range(0..6)) {
             (Some(_), 0) => {
-                self.sees.remove(&id);
-                self.conn.query_drop(format!("DELETE FROM t WHERE id = {id}")).expect("a delete");
+                sees.remove(&id);
+                conn.query_drop(format!("DELETE FROM t WHERE id = {id}")).expect("a delete");
                 return;
             }
             (Some(_), 1) => format!("REPLACE INTO t VALUES ({id}, {g}, 'new')"),
@@ -185,82 +157,38 @@ impl Session {
             (Some(_), _) => format!("UPDATE t SET g = {g} WHERE id = {id}"),
             (None, _) => format!("INSERT INTO t VALUES ({id}, {g}, 'some text')"),
         };
-        self.conn.query_drop(&statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
-        self.sees.insert(id, next);
+        conn.query_drop(&statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        sees.insert(id, next);
     }
-}
 
-fn session(server: &Server) -> Session {
-    Session {
-        conn: server.connect_to("test"),
-        sees: Rectangles::new(),
-        at_savepoint: None,
-        in_transaction: false,
-    }
-}
-
-fn history(server: &mut Server, seed: u64) {
-    let mut dice = StdRng::seed_from_u64(seed);
-    let mut committed = Rectangles::new();
-    let mut conn = server.connect_to("test");
-    run(
-        &mut conn,
-        &[
-            "DROP TABLE IF EXISTS t",
-            "CREATE TABLE t (id INT PRIMARY KEY, g POLYGON NOT NULL, a TEXT, SPATIAL (g))",
-        ],
-    );
-    let mut sessions = [session(server), session(server)];
-    for step in 0..200 {
-        let what = format!("seed {seed}, step {step}");
-        let number = dice.random_range(0..2);
-        let one = &mut sessions[number as usize];
-        if !one.in_transaction {
-            run(&mut one.conn, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
-            one.sees = committed.clone();
-            one.at_savepoint = None;
-            one.in_transaction = true;
-        }
-        match dice.random_range(0..14) {
-            0..=7 => one.change(&mut dice, number),
-            8 => {
-                run(&mut one.conn, &["SAVEPOINT s"]);
-                one.at_savepoint = Some(one.sees.clone());
-            }
-            9 => {
-                if let Some(sees) = one.at_savepoint.clone() {
-                    run(&mut one.conn, &["ROLLBACK TO SAVEPOINT s"]);
-                    one.sees = sees;
-                }
-            }
-            10 => {
-                run(&mut one.conn, &["ROLLBACK"]);
-                one.in_transaction = false;
-            }
-            11 => {
-                run(&mut one.conn, &["COMMIT"]);
-                one.in_transaction = false;
-                let is_own = |id: &u32| (id - 1) % 2 == number;
-                committed.retain(|id, _| !is_own(id));
-                let own = one.sees.iter().filter(|(id, _)| is_own(id));
-                committed.extend(own.map(|(id, sides)| (*id, *sides)));
-            }
-            12 if dice.random_bool(0.1) => {
-                server.kill9();
-                server.restart();
-                sessions = [session(server), session(server)];
-                conn = server.connect_to("test");
-                compare(&mut conn, &mut dice, &committed, &what);
-                check(&mut conn, "t");
-            }
-            _ => compare(&mut one.conn, &mut dice, &one.sees, &what),
-        }
-        if dice.random_bool(0.1) {
-            compare(&mut conn, &mut dice, &committed, &what);
+    fn compare(conn: &mut Conn, dice: &mut StdRng, sees: &Rectangles, what: &str) {
+        let window = rectangle(dice);
+        let matching = |lies: fn(&[i32; 4], &[i32; 4]) -> bool| -> Vec<u32> {
+            sees.iter().filter(|(_, one)| lies(one, &window)).map(|(id, _)| *id).collect()
+        };
+        let expected = [
+            (
+                "MBRIntersects",
+                matching(|a, b| a[0] <= b[1] && b[0] <= a[1] && a[2] <= b[3] && b[2] <= a[3]),
+            ),
+            (
+                "MBRWithin",
+                matching(|a, b| a[0] >= b[0] && a[1] <= b[1] && a[2] >= b[2] && a[3] <= b[3]),
+            ),
+            (
+                "MBRContains",
+                matching(|a, b| a[0] <= b[0] && a[1] >= b[1] && a[2] <= b[2] && a[3] >= b[3]),
+            ),
+            ("MBREqual", matching(|a, b| a == b)),
+        ];
+        for (relation, expected) in expected {
+            let sql = format!(
+                "SELECT id FROM t FORCE INDEX (g) WHERE {relation}(g, {}) ORDER BY id",
+                polygon(window)
+            );
+            assert_eq!(ids(conn, &sql), expected, "{what}: {sql}");
         }
     }
-    drop(sessions);
-    check(&mut conn, "t");
 }
 
 #[test]
@@ -268,7 +196,7 @@ fn windows_show_what_the_model_has_in_transactions_and_after_crashes() {
     let mut server = Server::start(Options::new("spatial_model"));
     let seeds = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
     for seed in 0..seeds {
-        history(&mut server, seed);
+        history::<Indexed>(&mut server, seed);
     }
 }
 

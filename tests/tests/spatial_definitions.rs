@@ -1,8 +1,6 @@
 //! How SPATIAL indexes come, stay and go: CREATE and ALTER TABLE, what is refused,
 //! referential actions, and what CHECK TABLE finds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use rand::SeedableRng;
@@ -10,7 +8,7 @@ use rand::rngs::StdRng;
 use tidepool::{Db, Options as EngineOptions, TransactionOptions};
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::spatial::{Shape, geometry};
-use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
+use tidepool_tests::sql::{beside_writer, check, code_of, definition, number, rows, run};
 
 const WINDOW: &str = "ST_GeomFromText('POLYGON((0 0,9 0,9 9,0 9,0 0))')";
 
@@ -100,25 +98,16 @@ fn rows_that_are_written_while_an_index_is_built_are_in_it() {
             "INSERT INTO t SELECT seq, POINT(seq % 20, seq DIV 20) FROM seq_1_to_20000",
         ],
     );
-    let mut writer = server.connect_to("test");
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let done = &done;
-        scope.spawn(move || {
-            for id in (1..).take_while(|_| !done.load(Ordering::Relaxed)) {
-                let id = id % 20000;
-                run(
-                    &mut writer,
-                    &[
-                        &format!("UPDATE t SET g = POINT(5, {id} % 12) WHERE id = {id}"),
-                        &format!("DELETE FROM t WHERE id = {}", id + 10000),
-                        &format!("REPLACE INTO t VALUES ({}, POINT({id} % 7, 3))", 30000 + id),
-                    ],
-                );
-            }
-        });
+    let writes = |id: u32| {
+        let id = id % 20000;
+        vec![
+            format!("UPDATE t SET g = POINT(5, {id} % 12) WHERE id = {id}"),
+            format!("DELETE FROM t WHERE id = {}", id + 10000),
+            format!("REPLACE INTO t VALUES ({}, POINT({id} % 7, 3))", 30000 + id),
+        ]
+    };
+    beside_writer(server.connect_to("test"), writes, || {
         run(&mut conn, &["ALTER TABLE t ADD SPATIAL (g), ALGORITHM=INPLACE, LOCK=NONE"]);
-        done.store(true, Ordering::Relaxed);
     });
     check(&mut conn, "t");
     assert_eq!(in_window(&mut conn, "t").len(), scanned(&mut conn, "t"));

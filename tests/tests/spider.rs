@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::cluster::node::free_port;
 use tidepool_tests::environment::Environment;
-use tidepool_tests::server::{Engine, Options, Server, connect_to_socket, wait_until};
+use tidepool_tests::server::{Engine, Options, Server, connect_to_socket, free_port, wait_until};
 use tidepool_tests::sql::{check, number, rows, run};
 
 /// Rows of each node.

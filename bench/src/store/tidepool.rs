@@ -13,8 +13,8 @@ use tidepool::{
 pub(super) const NAME: &str = "Tidepool";
 pub(super) const SETTINGS: &str = "`memory_budget_bytes` = the memory: pages, log buffers, all. Durable by default: a commit waits until \
 the log is synced (`flush_log_at_trx_commit` = 1); commits at the same time share a sync. REPEATABLE READ, row locks. Direct I/O: the kernel \
-caches nothing for it. Its redo log takes up to 128 MiB of the disk. A load in key order is one `load_table`; rows that come together are one `insert_many`; a scan is \
-told how many rows are wanted";
+caches nothing for it. Its redo log takes up to 128 MiB of the disk. A load in key order is one `load_table`; rows that come together are one `insert_many`; a scan \
+knows how many rows are wanted";
 
 const TABLE: &str = "rows";
 const CLUSTERED: usize = 0;

@@ -20,11 +20,12 @@ use serde::Serialize;
 
 use crate::exit::{Error, Result};
 use crate::server::{Refusal, Server};
+use crate::sql_text::identifier;
 use crate::terminal::printable;
 
 use super::gather::{constraints_of, stored_columns};
 use super::journal::Journal;
-use super::names::{TableName, quoted};
+use super::names::TableName;
 use super::plan::{Group, Plan};
 use super::progress::watched;
 use super::schema::{Constraint, Table, Versioning};
@@ -231,8 +232,9 @@ impl Run<'_> {
             // CHECKSUM TABLE counts the NULL bits of virtual columns, which nothing has set.
             true => {
                 let columns = stored_columns(self.work, &table.name)?;
-                let text =
-                    |name: &String| format!("IFNULL(HEX(CAST({} AS BINARY)), '-')", quoted(name));
+                let text = |name: &String| {
+                    format!("IFNULL(HEX(CAST({} AS BINARY)), '-')", identifier(name))
+                };
                 let texts: Vec<String> = columns.iter().map(text).collect();
                 format!(
                     "SELECT '', IFNULL(SUM(CRC32(CONCAT_WS(',', {}))), 0) FROM {}",

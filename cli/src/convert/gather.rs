@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use crate::exit::Result;
 use crate::server::{Server, text};
+use crate::sql_text::literal;
 
-use super::names::{Chosen, TableName, literal};
+use super::names::{Chosen, TableName};
 use super::schema::{ChildOrParent, Constraint, Kind, Table, Versioning};
 
 /// Schemas that the server and this command have for themselves.

@@ -15,8 +15,8 @@
 use crate::connect::Target;
 use crate::exit::{Error, Result};
 use crate::server::Server;
+use crate::sql_text::literal;
 
-use super::names::literal;
 use super::schema::Constraint;
 use super::statements::adds;
 

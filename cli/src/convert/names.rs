@@ -1,8 +1,10 @@
-//! Names of tables, and identifiers and text as SQL writes them.
+//! Names of tables.
 
 use std::fmt;
 
 use serde::Serialize;
+
+use crate::sql_text::identifier;
 
 /// A table and its schema.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -20,23 +22,8 @@ impl TableName {
 /// As a statement needs it: both parts in backticks.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", quoted(&self.schema), quoted(&self.table))
+        write!(f, "{}.{}", identifier(&self.schema), identifier(&self.table))
     }
-}
-
-/// An identifier in backticks.
-pub fn quoted(identifier: &str) -> String {
-    format!("`{}`", identifier.replace('`', "``"))
-}
-
-/// Identifiers in backticks with commas between them.
-pub fn quoted_list(identifiers: &[String]) -> String {
-    identifiers.iter().map(|identifier| quoted(identifier)).collect::<Vec<_>>().join(", ")
-}
-
-/// A string literal, for sessions without `NO_BACKSLASH_ESCAPES`.
-pub fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
 /// What the user chose: a schema, or one table of it.
@@ -56,8 +43,8 @@ impl Chosen {
 impl fmt::Display for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.table {
-            None => f.write_str(&quoted(&self.schema)),
-            Some(table) => write!(f, "{}.{}", quoted(&self.schema), quoted(table)),
+            None => f.write_str(&identifier(&self.schema)),
+            Some(table) => write!(f, "{}.{}", identifier(&self.schema), identifier(table)),
         }
     }
 }
@@ -107,10 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_and_text_are_quoted() {
+    fn both_parts_of_a_name_are_quoted() {
         assert_eq!(TableName::new("a`b", "c.d").to_string(), "`a``b`.`c.d`");
-        assert_eq!(literal(r"it's \ here"), r"'it''s \\ here'");
-        assert_eq!(quoted_list(&["a".into(), "b`".into()]), "`a`, `b```");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_millis(500);
 /// How often a line is written where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
-/// Does the work, and shows meanwhile how far the statement of the connection `id` is.
+/// Does the work, and shows until its end how far the statement of the connection `id` is.
 pub fn watched<T>(target: &Target, id: u32, label: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, is_done) = channel::<()>();

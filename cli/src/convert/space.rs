@@ -11,8 +11,9 @@ use crate::exit::{Error, Result};
 use crate::facts::machine::free_bytes;
 use crate::facts::process::server_process;
 use crate::server::Server;
+use crate::sql_text::literal;
 
-use super::names::{TableName, literal};
+use super::names::TableName;
 use super::schema::Table;
 use super::statements::Direction;
 

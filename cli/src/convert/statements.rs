@@ -1,6 +1,8 @@
 //! The statements of a group, and the settings of the session that runs them.
 
-use super::names::{TableName, quoted, quoted_list};
+use crate::sql_text::{identifier, identifiers};
+
+use super::names::TableName;
 use super::plan::Group;
 use super::schema::Constraint;
 
@@ -72,7 +74,7 @@ pub fn alter(name: &TableName, direction: Direction, add: &[Constraint]) -> Stri
 
 /// One statement for each child.
 pub fn drops(constraints: &[Constraint]) -> Vec<String> {
-    by_child(constraints, |constraint| format!("DROP FOREIGN KEY {}", quoted(&constraint.name)))
+    by_child(constraints, |constraint| format!("DROP FOREIGN KEY {}", identifier(&constraint.name)))
 }
 
 /// The same for what is added.
@@ -87,9 +89,9 @@ pub fn adds(constraints: &[Constraint]) -> Vec<String> {
 pub fn add_clause(constraint: &Constraint, parent: &TableName) -> String {
     let mut clause = format!(
         "ADD CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {parent} ({})",
-        quoted(&constraint.name),
-        quoted_list(&constraint.child.columns),
-        quoted_list(&constraint.parent.columns),
+        identifier(&constraint.name),
+        identifiers(&constraint.child.columns),
+        identifiers(&constraint.parent.columns),
     );
     for (event, action) in [("DELETE", &constraint.on_delete), ("UPDATE", &constraint.on_update)] {
         // RESTRICT is what a foreign key does by default, and `SHOW CREATE TABLE` leaves it out.

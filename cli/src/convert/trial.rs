@@ -1,9 +1,9 @@
 //! Asks the server, with empty copies, which tables and foreign keys the new engine takes.
 //!
 //! What an engine supports changes with its version, so it is not written down here. In the schema
-//! `tidepool_convert_trial`, which exists only meanwhile, the command makes an empty copy of each
-//! table (`CREATE TABLE … LIKE`), runs the very ALTER on it, and adds the foreign keys between the
-//! copies. Nothing of it goes into the binary log: where the user may not leave it out
+//! `tidepool_convert_trial`, which the command drops at the end of the trial, it makes an empty
+//! copy of each table (`CREATE TABLE … LIKE`), runs the same ALTER on it, and adds the foreign keys
+//! between the copies. Nothing of it goes into the binary log: where the user may not leave it out
 //! (`sql_log_bin`), there is no trial.
 
 use std::collections::BTreeMap;

@@ -564,7 +564,7 @@ impl Transaction {
         &mut self.core
     }
 
-    /// Counts here, for the counters of all are shared by all threads.
+    /// Counts here: the counters of all want the thread's place in them looked up.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, n: u32) {
         let count = &mut self.counts[counter as usize];

@@ -516,10 +516,6 @@ impl TransactionCore {
     /// Leaves a prepared transaction to [`TrxSystem::take_prepared`]. For this value it has ended.
     pub fn detach(&mut self) {
         assert_eq!(self.state, State::Prepared, "only a prepared transaction can be detached");
-        self.detach_prepared();
-    }
-
-    fn detach_prepared(&mut self) {
         let log = self.log.take().expect("a prepared transaction has a log");
         let xid = std::mem::take(&mut self.xid);
         // Its locks outlive the session.
@@ -610,7 +606,7 @@ impl TransactionCore {
     pub(crate) fn finish(&mut self) {
         match self.state {
             State::Ended => {}
-            State::Prepared => self.detach_prepared(),
+            State::Prepared => self.detach(),
             State::Running => {
                 if let Err(error) = self.rollback() {
                     tracing::warn!(%error, "a rollback goes on in the background");

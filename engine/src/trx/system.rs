@@ -274,17 +274,7 @@ impl TrxSystem {
 
     /// Begins a transaction.
     pub fn begin(self: &Arc<Self>, options: TransactionOptions) -> TransactionCore {
-        self.begin_interruptible(options, Arc::new(Interrupt::default()))
-    }
-
-    /// The same, with lock waits that listen to a session's interrupt, which outlives its
-    /// transactions.
-    pub(crate) fn begin_interruptible(
-        self: &Arc<Self>,
-        options: TransactionOptions,
-        interrupt: Arc<Interrupt>,
-    ) -> TransactionCore {
-        TransactionCore::new(Arc::clone(self), options, interrupt)
+        TransactionCore::new(Arc::clone(self), options, Arc::new(Interrupt::default()))
     }
 
     /// Whether it is not known if the transaction that wrote an entry was committed: see

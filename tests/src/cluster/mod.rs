@@ -216,7 +216,7 @@ impl Cluster {
         }
     }
 
-    /// The other replica acknowledges meanwhile.
+    /// Commits go on: the other replica acknowledges them.
     fn kill_replica(&mut self, rng: &mut StdRng) {
         let replica = self.any_replica(rng);
         self.nodes[replica].server.kill9();

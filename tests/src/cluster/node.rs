@@ -4,7 +4,6 @@
 //! its replication threads, and with semi-synchronous replication off on the primary's side:
 //! a promotion switches that on before the first client writes.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 
-use crate::server::{Options, Server, wait_until};
+use crate::server::{Options, Server, free_port, wait_until};
 use crate::sql::run;
 
 /// A replica that needs longer than this has hung, s.
@@ -231,15 +230,6 @@ pub fn sequence(position: &str) -> u64 {
 pub fn lay_over(backup: &Path, data_dir: &Path) {
     let copied = Command::new("cp").arg("-a").arg(backup.join(".")).arg(data_dir).status();
     assert!(copied.is_ok_and(|status| status.success()), "a backup can be copied");
-}
-
-/// A port that was free a moment ago.
-///
-/// # Panics
-/// If there is none.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0");
-    listener.and_then(|listener| listener.local_addr()).expect("there is a free port").port()
 }
 
 fn options(name: &str, id: u32, port: u16) -> Options {

@@ -9,6 +9,7 @@
 use std::path::PathBuf;
 
 use crate::offline::rows::description::ForeignKey;
+use crate::sql_text::identifier;
 
 /// A table's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,11 +105,6 @@ pub fn add_foreign_keys(table: &TableName, keys: &[ForeignKey]) -> Option<String
     };
     let clauses: Vec<_> = keys.iter().map(clause).collect();
     (!clauses.is_empty()).then(|| format!("ALTER TABLE {} {};\n", table.sql(), clauses.join(", ")))
-}
-
-/// An identifier in quotes.
-pub fn identifier(name: &str) -> String {
-    format!("`{}`", name.replace('`', "``"))
 }
 
 /// What a part of a file name stands for; `None`: only the server knows.

@@ -5,12 +5,13 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::Format;
-use super::names::{TableName, identifier};
+use super::names::TableName;
 use crate::exit::{Error, Result};
 use crate::offline::rows::description::{Column, Description, Place};
 use crate::offline::rows::hex;
 use crate::offline::rows::row::Rows;
 use crate::offline::rows::value::{Value, value};
+use crate::sql_text::identifier;
 
 /// An INSERT statement ends when it has this many rows, or bytes.
 const BATCH_ROWS: usize = 1000;
