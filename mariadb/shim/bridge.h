@@ -362,6 +362,8 @@ size_t tp_table_key_len_max(const tp_table *table);
 /* Longer values of an entry are in pages of their own. */
 size_t tp_table_value_len_inline_max(const tp_table *table);
 uint64_t tp_table_rows(const tp_table *table);
+/* When a commit last changed rows, in seconds since 1970; 0: not since the start. */
+uint64_t tp_table_changed_at(const tp_table *table);
 
 typedef struct {
   uint64_t entries;

@@ -8,6 +8,8 @@
 
 namespace tidepool {
 
+/* Warns of each table option that a CREATE or ALTER names and that changes nothing here. */
+void warn_of_ignored_options(THD *thd, const HA_CREATE_INFO *info);
 int drop_table(handlerton *hton, const char *path);
 void drop_database(handlerton *hton, char *path);
 /* After a crash within an ALTER in place: 0 if the table is what the ALTER makes of it. */

@@ -378,6 +378,8 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
 
 bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   if (prepare_foreign_keys(altered, info)) return true;
+  if (info->handler_flags & ALTER_CHANGE_CREATE_OPTION)
+    warn_of_ignored_options(ha_thd(), info->create_info);
   if (!(info->handler_flags & (INDEX_CHANGES | ROW_CHANGES))) return false;
   /* A parent keeps its name and its columns theirs until this is done: this table's metadata can't be changed in between. */
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))

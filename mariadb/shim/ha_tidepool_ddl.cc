@@ -74,10 +74,7 @@ constexpr char PARTITION_LIST_EXT[] = ".par";
 
 int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   THD *thd = ha_thd();
-  if (info->data_file_name || info->index_file_name) {
-    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
-                        "Tidepool ignores DATA DIRECTORY and INDEX DIRECTORY: its files are in tidepool_data_home_dir");
-  }
+  warn_of_ignored_options(thd, info);
   if (form->part_info && has_passing_primary_key(form->s, form->key_info)) {
     Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_UNSUPPORTED,
@@ -146,6 +143,20 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
 }
 
 namespace tidepool {
+
+void warn_of_ignored_options(THD *thd, const HA_CREATE_INFO *info) {
+  const auto warn = [thd](const char *what) {
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
+                        "Tidepool ignores %s", what);
+  };
+  if (info->data_file_name || info->index_file_name)
+    warn("DATA DIRECTORY and INDEX DIRECTORY: its files are in tidepool_data_home_dir");
+  const ulong used = info->used_fields;
+  if ((used & HA_CREATE_USED_ROW_FORMAT) && info->row_type == ROW_TYPE_COMPRESSED)
+    warn("ROW_FORMAT=COMPRESSED: it compresses the pages of all tables, as COMPRESSION says");
+  if ((used & HA_CREATE_USED_KEY_BLOCK_SIZE) && info->key_block_size)
+    warn("KEY_BLOCK_SIZE: a page takes the space on disk that it shrinks to");
+}
 
 /* Their names are free at once; the tables go when the transactions that have used them are over.
    Nobody else comes to them. Only what is

@@ -113,6 +113,8 @@ void ha_tidepool::sample_statistics(bool force) {
 void ha_tidepool::show_file_usage() {
   tp_file_usage usage{};
   if (tp_table_file_usage(shared->table, &usage) != TP_OK) return;
+  /* Before the first pages are written: as they are in memory. */
+  if (usage.live_bytes == 0) return;
   const double rows = ulonglong2double(stats.data_file_length), indexes = ulonglong2double(stats.index_file_length);
   const double share = rows + indexes > 0 ? indexes / (rows + indexes) : 0;
   stats.index_file_length = static_cast<ulonglong>(share * ulonglong2double(usage.live_bytes));
@@ -131,6 +133,7 @@ int ha_tidepool::info(uint flag) {
     MY_STAT definition;
     const std::string file = std::string(table_share->normalized_path.str) + reg_ext;
     if (my_stat(file.c_str(), &definition, MYF(0))) stats.create_time = definition.st_ctime;
+    stats.update_time = static_cast<time_t>(tp_table_changed_at(shared->table));
   }
   if (flag & HA_STATUS_AUTO) stats.auto_increment_value = tp_auto_increment(shared->table);
   if (!(flag & (HA_STATUS_VARIABLE | HA_STATUS_CONST))) return 0;

@@ -6,6 +6,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use tidepool::{Db, Error, Sampled, Table};
 
@@ -127,6 +128,19 @@ pub unsafe extern "C" fn tp_table_value_len_inline_max(table: *const Arc<Table>)
 pub unsafe extern "C" fn tp_table_rows(table: *const Arc<Table>) -> u64 {
     // SAFETY: an open table from the shim.
     guard_or(0, || unsafe { &*table }.rows())
+}
+
+/// When a commit last changed its rows, in seconds since 1970; 0 if none has in this life.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_changed_at(table: *const Arc<Table>) -> u64 {
+    guard_or(0, || {
+        // SAFETY: an open table from the shim.
+        let changed = unsafe { &*table }.changed_at();
+        changed.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs())
+    })
 }
 
 /// Samples the trees.

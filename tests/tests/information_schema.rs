@@ -260,6 +260,96 @@ fn sizes_of_tables_are_those_of_their_files() {
     assert_about(free, dead);
 }
 
+/// UPDATE_TIME as seconds since 1970, and that as the server's clock is now.
+fn changed_at(conn: &mut Conn, table: &str) -> (Option<u64>, u64) {
+    let sql = format!(
+        "SELECT UNIX_TIMESTAMP(UPDATE_TIME), UNIX_TIMESTAMP() FROM information_schema.TABLES
+         WHERE TABLE_SCHEMA = 'test' AND TABLE_NAME = '{table}'"
+    );
+    conn.query_first(sql).expect("a select works").expect("the table is there")
+}
+
+#[test]
+fn a_commit_that_changes_rows_is_the_time_of_the_last_change() {
+    let mut server = start("i_s_update_time");
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(&mut conn, "CREATE TABLE t (id INT PRIMARY KEY, v INT)");
+    run(&mut conn, "CREATE TABLE p (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 3");
+    let unchanged = |conn: &mut Conn, table| assert_eq!(changed_at(conn, table).0, None);
+    let changed = |conn: &mut Conn, table, since: u64| {
+        let (at, now) = changed_at(conn, table);
+        let at = at.unwrap_or_else(|| panic!("{table} was changed"));
+        assert!((since..=now).contains(&at), "{since} to {now}: {at}");
+    };
+    unchanged(&mut conn, "t");
+    // It counts when it is committed, and never if it is rolled back.
+    run(&mut conn, "BEGIN");
+    run(&mut conn, "INSERT INTO t VALUES (1, 1), (2, 2)");
+    unchanged(&mut other, "t");
+    run(&mut conn, "ROLLBACK");
+    run(&mut conn, "SELECT COUNT(*) FROM t");
+    unchanged(&mut other, "t");
+    let (_, before) = changed_at(&mut conn, "t");
+    run(&mut conn, "INSERT INTO t VALUES (1, 1), (2, 2)");
+    changed(&mut other, "t", before);
+    // A change that adds no row, more than a second later.
+    let (first, _) = changed_at(&mut conn, "t");
+    run(&mut conn, "DO SLEEP(1.1)");
+    run(&mut conn, "SELECT * FROM t FOR UPDATE");
+    assert_eq!(changed_at(&mut conn, "t").0, first);
+    run(&mut conn, "UPDATE t SET v = 3 WHERE id = 2");
+    changed(&mut other, "t", first.expect("changed") + 1);
+    // A definition without a change of rows keeps it; one that copies them is a change.
+    let (kept, _) = changed_at(&mut conn, "t");
+    run(&mut conn, "ALTER TABLE t ADD KEY by_v (v)");
+    assert_eq!(changed_at(&mut conn, "t").0, kept);
+    // That of a partitioned table is that of the partition that was changed last.
+    unchanged(&mut conn, "p");
+    run(&mut conn, "INSERT INTO p VALUES (1)");
+    changed(&mut other, "p", before);
+    server.restart();
+    let mut conn = server.connect_to("test");
+    unchanged(&mut conn, "t");
+}
+
+/// A table that was never written out has the size of its pages in the pool.
+#[test]
+fn a_table_in_memory_alone_has_a_size() {
+    let mut server = start("i_s_new_table");
+    let mut conn = server.connect_to("test");
+    run(&mut conn, "CREATE TABLE t (id INT PRIMARY KEY, v INT, KEY by_v (v))");
+    run(&mut conn, "INSERT INTO t VALUES (1, 1)");
+    let (data, indexes, ..) = sizes_of(&mut conn, "t");
+    assert!(data > 0 && indexes > 0, "{data} and {indexes} bytes");
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let (data, indexes, ..) = sizes_of(&mut conn, "t");
+    assert!(data > 0 && indexes > 0, "{data} and {indexes} bytes");
+}
+
+#[test]
+fn options_that_change_nothing_are_warned_of() {
+    let server = start("i_s_ignored_options");
+    let mut conn = server.connect_to("test");
+    let warnings = |conn: &mut Conn, sql: &str| {
+        run(conn, sql);
+        let lines: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("works");
+        lines.into_iter().map(|line| line.2).collect::<Vec<_>>()
+    };
+    let made = warnings(
+        &mut conn,
+        "CREATE TABLE t (id INT PRIMARY KEY) ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8",
+    );
+    assert_eq!(made.len(), 2, "{made:?}");
+    assert!(made[0].contains("ROW_FORMAT=COMPRESSED"), "{made:?}");
+    assert!(made[1].contains("KEY_BLOCK_SIZE"), "{made:?}");
+    let plain = warnings(&mut conn, "CREATE TABLE u (id INT PRIMARY KEY) ROW_FORMAT=DYNAMIC");
+    assert_eq!(plain, [""; 0]);
+    let altered = warnings(&mut conn, "ALTER TABLE u ROW_FORMAT=COMPRESSED");
+    assert_eq!(altered.len(), 1, "{altered:?}");
+    assert!(altered[0].contains("ROW_FORMAT=COMPRESSED"), "{altered:?}");
+}
+
 #[test]
 fn a_partition_has_sizes_and_a_file_of_its_own() {
     let mut server = start("i_s_partition_files");

@@ -324,6 +324,7 @@ impl TableLoad {
         match &self.replaces {
             None => {
                 self.table.add_rows(self.rows);
+                self.table.note_change();
                 inner.list_table(&self.name, self.record.clone(), &self.table, &[])?;
             }
             Some(old) => {
@@ -355,6 +356,7 @@ impl TableLoad {
         })?;
         self.table.succeed(old, &[]);
         self.table.add_rows(self.rows);
+        self.table.note_change();
         Ok(())
     }
 }

@@ -352,7 +352,7 @@ impl Db {
             // let go of its tables later.
             let used = self.inner.detached.lock().remove(&trx.owner.number());
             if is_commit && ended.is_ok() {
-                used.iter().flatten().for_each(Used::tell_rows);
+                used.iter().flatten().for_each(Used::note_commit);
             }
             self.inner.recovered.lock().remove(xid);
             if ended.is_ok() {

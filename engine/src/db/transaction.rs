@@ -45,8 +45,11 @@ pub(super) struct Used {
 
 impl Used {
     /// The transaction is committed.
-    pub(super) fn tell_rows(&self) {
+    pub(super) fn note_commit(&self) {
         self.table.add_rows(self.rows);
+        if self.writes > 0 {
+            self.table.table().note_change();
+        }
     }
 
     pub(super) fn space_id(&self) -> u32 {
@@ -466,7 +469,7 @@ impl Transaction {
         self.core.renew(self.options, &self.interrupt);
         for used in self.used.drain(..) {
             if committed {
-                used.tell_rows();
+                used.note_commit();
             }
         }
         if let Some(timeout) = self.lock_wait_timeout {

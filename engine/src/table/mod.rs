@@ -51,6 +51,7 @@ use row_count::RowCount;
 use row_ids::RowIds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidepool_pool::{Lsn, Space};
 use writes::Writes;
 
@@ -74,6 +75,8 @@ pub struct Table {
     /// The same of each index.
     index_since: Vec<AtomicU64>,
     writes: Writes,
+    /// When a commit last changed rows, in seconds since 1970; 0: not in this life of the engine.
+    changed_at: AtomicU64,
     /// See [`Table::set_temporary`].
     temporary: AtomicBool,
     /// Transactions inside, and [`DROPPED`].
@@ -110,6 +113,7 @@ impl Table {
             since: AtomicU64::new(0),
             index_since: record.trees.iter().map(|_| AtomicU64::new(0)).collect(),
             writes: Writes::new(),
+            changed_at: AtomicU64::new(0),
             temporary: AtomicBool::new(false),
             users: AtomicU64::new(0),
             gate: RwLock::new(()),
@@ -152,6 +156,7 @@ impl Table {
             }
         }
         self.temporary.store(old.temporary.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.changed_at.store(old.changed_at.load(Ordering::Relaxed), Ordering::Relaxed);
         self.rows.succeed(&old.rows);
         self.row_ids.succeed(&old.row_ids);
     }
@@ -198,6 +203,22 @@ impl Table {
     /// Number of its space.
     pub fn space_id(&self) -> u32 {
         self.space.id()
+    }
+
+    /// When a commit last changed its rows, to the second. `None` if none has since the engine was
+    /// opened: nothing on the disk says it.
+    pub fn changed_at(&self) -> Option<SystemTime> {
+        let seconds = self.changed_at.load(Ordering::Relaxed);
+        (seconds > 0).then(|| UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    /// A commit has changed its rows.
+    pub(crate) fn note_change(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        // All who commit here share the word: most only read it.
+        if self.changed_at.load(Ordering::Relaxed) != now {
+            self.changed_at.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Number of indexes, the clustered one included.
