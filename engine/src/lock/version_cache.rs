@@ -30,6 +30,16 @@ pub(crate) struct Before {
     pub flags: u8,
     pub trx_id: TrxId,
     pub roll: RollPointer,
+    /// A skip pointer led here: neither its value nor its flags are known, and its undo record has
+    /// a skip pointer, too.
+    pub is_skipped_to: bool,
+}
+
+impl Before {
+    /// A version whose value is known.
+    pub fn new(flags: u8, trx_id: TrxId, roll: RollPointer) -> Before {
+        Before { flags, trx_id, roll, is_skipped_to: false }
+    }
 }
 
 struct Row {

@@ -9,7 +9,8 @@
 //!
 //! LOG     4 state u8 | 5 trx id u48 | 11 csn u64 | 19 end page u32 | 23 end offset u16
 //! INSERT  4 place
-//! UPDATE  4 [chain u32] | place | prior flags u8 | prior trx id u48 | prior roll pointer u32 u16 | prior value
+//! UPDATE  4 [chain u32] | [skip trx id u48 | skip roll pointer u32 u16] | place | prior flags u8 | prior trx id u48
+//!         | prior roll pointer u32 u16 | prior value
 //! DELETE  4 [chain u32] | place | prior flags u8 | prior trx id u48 | prior roll pointer u32 u16
 //! CHAIN   4 chain u32 | space varint | tree id varint
 //! XID     4 bytes
@@ -18,12 +19,17 @@
 //!
 //! A delete-mark keeps the value in the entry, so DELETE records none. UPDATE gives the prior value
 //! as what differs from the new one, `common front varint | common back varint | middle`, except
-//! with a chain field: then the whole prior value (an overflow reference).
+//! with a chain field or a skip pointer: then the whole prior value (with a chain field, an overflow
+//! reference).
 //!
 //! **The chain field** is the first page of the prior version's overflow chain that is still to be
 //! freed when the prior version is not needed any more. Each step of freeing moves it on in the
 //! same mini-transaction. For CHAIN it is the chain that this transaction began to write, to be
 //! freed at rollback.
+//!
+//! **The skip pointer** leads to an older record of the entry that has one as well: see
+//! `versioned/skip.rs`. The id is that of the transaction that made the version which the older
+//! record undoes. Zeroes: there is none.
 //!
 //! **Marks.** `PRIOR_PURGED`: purge of the transaction that delete-marked the prior version has
 //! passed by; so a rollback must remove the entry rather than restore the delete-mark that no view
@@ -74,6 +80,9 @@ pub const MARK_UNDONE: u8 = 8;
 /// See the module's description.
 pub const MARK_MOVED: u8 = 16;
 
+/// There is a skip pointer.
+pub const MARK_SKIP: u8 = 32;
+
 /// Offset of the marks in a record.
 pub const MARKS_AT: usize = 3;
 /// Offset of the chain field in a record that has one.
@@ -123,6 +132,20 @@ pub enum PriorValue<'a> {
         /// What is between.
         middle: &'a [u8],
     },
+}
+
+/// Where a chain of versions goes on, past many of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Skip {
+    /// Who made the version that the record at `roll` undoes.
+    pub trx_id: TrxId,
+    /// An older record of the entry, which has a skip pointer too.
+    pub roll: RollPointer,
+}
+
+impl Skip {
+    /// There is no older record with a skip pointer.
+    pub const NONE: Skip = Skip { trx_id: TrxId::NONE, roll: RollPointer::NONE };
 }
 
 impl PriorValue<'_> {
@@ -191,6 +214,8 @@ pub struct Record<'a> {
     pub marks: u8,
     /// The chain field; 0 = nothing to free, or no such field.
     pub chain: u32,
+    /// The skip pointer, of an update that has one.
+    pub skip: Option<Skip>,
     /// The rest.
     pub body: Body<'a>,
 }
@@ -234,16 +259,24 @@ impl<'a> Record<'a> {
         let mut body = Reader(&bytes[4..len - 2]);
         let has_chain = marks & MARK_CHAIN != 0;
         let chain = if has_chain { body.u32()? } else { 0 };
+        let has_skip = marks & MARK_SKIP != 0;
+        if has_skip && bytes[2] != RecordKind::Update as u8 {
+            return Err("undo record of a kind that has no skip pointer, with one");
+        }
+        let skip = match has_skip {
+            true => Some(Skip { trx_id: body.trx_id()?, roll: body.roll()? }),
+            false => None,
+        };
         let body = match bytes[2] {
             1 => Body::Log(body.log()?),
             2 => Body::Insert(body.place()?),
-            3 => Body::Update(body.place()?, body.prior(true, has_chain)?),
+            3 => Body::Update(body.place()?, body.prior(true, has_chain || has_skip)?),
             4 => Body::Delete(body.place()?, body.prior(false, has_chain)?),
             5 => Body::Chain { space: body.varint()?, tree: body.varint()? },
             6 => Body::Xid(body.0),
             _ => return Err("undo record of unknown kind"),
         };
-        Ok(Record { start, len, marks, chain, body })
+        Ok(Record { start, len, marks, chain, skip, body })
     }
 
     /// Reads the record that ends at `end`.
@@ -374,11 +407,17 @@ impl<'a> Writer<'a> {
     }
 
     /// An update of `prior` to a version with the value `new`.
-    pub fn update(&mut self, place: &Place<'_>, prior: &Entry<'_>, new: &[u8]) {
+    pub fn update(&mut self, place: &Place<'_>, prior: &Entry<'_>, new: &[u8], skip: Option<Skip>) {
         let chain = prior.overflow().map(|overflow| overflow.first_page);
-        self.record(RecordKind::Update, chain.map_or(0, |_| MARK_CHAIN), |out| {
-            put_change(out, place, prior, chain);
-            if chain.is_some() {
+        let marks = chain.map_or(0, |_| MARK_CHAIN) | skip.map_or(0, |_| MARK_SKIP);
+        self.record(RecordKind::Update, marks, |out| {
+            put_chain(out, chain);
+            if let Some(Skip { trx_id, roll }) = skip {
+                out.extend_from_slice(&trx_id.0.to_le_bytes()[..6]);
+                roll.write(out);
+            }
+            put_change(out, place, prior);
+            if marks & (MARK_CHAIN | MARK_SKIP) != 0 {
                 out.extend_from_slice(prior.value);
             } else {
                 let (front, back) = common_ends(prior.value, new);
@@ -393,7 +432,8 @@ impl<'a> Writer<'a> {
     pub fn delete(&mut self, place: &Place<'_>, prior: &Entry<'_>) {
         let chain = prior.overflow().map(|overflow| overflow.first_page);
         self.record(RecordKind::Delete, chain.map_or(0, |_| MARK_CHAIN), |out| {
-            put_change(out, place, prior, chain);
+            put_chain(out, chain);
+            put_change(out, place, prior);
         });
     }
 
@@ -401,7 +441,10 @@ impl<'a> Writer<'a> {
     pub fn move_away(&mut self, place: &Place<'_>, prior: &Entry<'_>) {
         let chain = prior.overflow().map(|overflow| overflow.first_page);
         let marks = MARK_MOVED | chain.map_or(0, |_| MARK_CHAIN);
-        self.record(RecordKind::Delete, marks, |out| put_change(out, place, prior, chain));
+        self.record(RecordKind::Delete, marks, |out| {
+            put_chain(out, chain);
+            put_change(out, place, prior);
+        });
     }
 
     /// A chain begun at `first_page` of `space` for `tree`.
@@ -427,10 +470,11 @@ fn common_ends(a: &[u8], b: &[u8]) -> (usize, usize) {
     (front, back)
 }
 
-fn put_change(out: &mut Vec<u8>, place: &Place<'_>, prior: &Entry<'_>, chain: Option<u32>) {
-    if let Some(chain) = chain {
-        out.extend_from_slice(&chain.to_le_bytes());
-    }
+fn put_chain(out: &mut Vec<u8>, chain: Option<u32>) {
+    out.extend(chain.into_iter().flat_map(u32::to_le_bytes));
+}
+
+fn put_change(out: &mut Vec<u8>, place: &Place<'_>, prior: &Entry<'_>) {
     put_place(out, place);
     out.push(prior.flags);
     out.extend_from_slice(&prior.trx_id.0.to_le_bytes()[..6]);
@@ -468,7 +512,7 @@ mod tests {
         #[test]
         fn records_survive_their_encoding(
             base in 48usize..5000, tree: u32, space: u32, root: u32, key in bytes(50), flags in 0u8..4, id in 0u64..1 << 48,
-            page: u32, offset: u16, mut old in bytes(60), new in bytes(60), kind in 0u8..5, csn: u64,
+            page: u32, offset: u16, mut old in bytes(60), new in bytes(60), kind in 0u8..6, csn: u64,
         ) {
             if flags & OVERFLOW != 0 {
                 old.extend_from_slice(&[7; 12]);
@@ -482,7 +526,8 @@ mod tests {
             let start = writer.position();
             match kind {
                 0 => writer.insert(&place),
-                1 => writer.update(&place, &prior, &new),
+                1 => writer.update(&place, &prior, &new, None),
+                5 => writer.update(&place, &prior, &new, Some(Skip { trx_id: TrxId(csn >> 16), roll })),
                 2 => writer.delete(&place, &prior),
                 3 => writer.chain(space, tree, page),
                 _ => writer.log(&log),
@@ -498,6 +543,11 @@ mod tests {
                 Body::Insert(at) => prop_assert_eq!(at, place),
                 Body::Update(at, before) => {
                     prop_assert_eq!(at, place);
+                    let skip = (kind == 5).then_some(Skip { trx_id: TrxId(csn >> 16), roll });
+                    prop_assert_eq!(record.skip, skip);
+                    if skip.is_some() {
+                        prop_assert_eq!(before.value, PriorValue::Whole(&old));
+                    }
                     prop_assert_eq!((before.flags, before.trx_id, before.roll), (flags, TrxId(id), roll));
                     let mut value = new.clone();
                     prop_assert!(before.value.restore(&mut value).is_some());
@@ -528,7 +578,7 @@ mod tests {
         fn a_flipped_byte_never_panics(at in 0usize..80, bit in 0u8..8, old in bytes(30), new in bytes(30)) {
             let prior = Entry { flags: DELETED, trx_id: TrxId(9), roll: RollPointer::NONE, value: &old };
             let mut page = Vec::new();
-            Writer::new(&mut page, 0).update(&Place { tree: 1, space: 2, root: 3, key: b"key" }, &prior, &new);
+            Writer::new(&mut page, 0).update(&Place { tree: 1, space: 2, root: 3, key: b"key" }, &prior, &new, None);
             let at = at % page.len();
             page[at] ^= 1 << bit;
             if let Ok(Record { body: Body::Update(_, prior), .. }) = Record::decode(&page, 0, page.len()) {

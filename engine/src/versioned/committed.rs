@@ -25,10 +25,10 @@ pub(crate) fn committed_version(
     })?;
     value.clear();
     value.extend_from_slice(entry.value);
-    let mut at = Before { flags: entry.flags, trx_id: entry.trx_id, roll: entry.roll };
+    let mut at = Before::new(entry.flags, entry.trx_id, entry.roll);
     while !is_committed(system, at.trx_id) {
         match version_before(system, place, at, value)? {
-            Some(before) => at = before,
+            Some((before, _)) => at = before,
             None => return Ok(None),
         }
     }

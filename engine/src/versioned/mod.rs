@@ -11,6 +11,7 @@
 //! | `committed` | the version committed last, of an entry without its leaf |
 //! | `write` | insert, update, delete |
 //! | `settle` | room in full leaves, by shorter headers |
+//! | `skip` | skip pointers, by which an old view passes over many versions |
 //! | `load` | entries of trees that no reader can see yet |
 //! | `locking` | when a write or a locking read must wait |
 //! | `moved_row` | whether a row has moved behind a statement's locking reads |
@@ -37,6 +38,7 @@ mod read;
 mod scan;
 mod semi_consistent;
 mod settle;
+mod skip;
 mod write;
 
 pub(crate) use committed::committed_version;
@@ -44,6 +46,8 @@ pub use locking_scan::{LockRequest, LockedEntry};
 pub use read::{ReadRequest, ReadValue};
 pub use scan::{Batch, Direction, LongValues, ScanPosition, ScanRequest};
 pub use semi_consistent::Peek;
+#[cfg(test)]
+pub(crate) use skip::of_thread as skip_pointers;
 
 use std::sync::Arc;
 

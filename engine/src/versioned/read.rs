@@ -15,7 +15,7 @@ use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::trx::view::ReadView;
 use crate::trx::{Isolation, TransactionCore, TrxSystem};
-use crate::undo::record::Body;
+use crate::undo::record::{Body, Skip};
 
 /// Versions that are passed under the leaf's latch. The rest of a long chain is walked without it:
 /// each of these versions may take a read from the disk.
@@ -211,7 +211,7 @@ impl<'a> VersionQuery<'a> {
             return Ok(Version::Found(Some(flags)));
         }
         value.extend_from_slice(newest_value);
-        self.older(&key(), Before { flags, trx_id, roll }, value, long_chains)
+        self.older(&key(), Before::new(flags, trx_id, roll), value, long_chains)
     }
 
     /// Goes on from the newest version, which the view does not see. The leaf is latched.
@@ -323,11 +323,22 @@ impl<'a> VersionQuery<'a> {
         Ok(Some(before))
     }
 
-    /// From a version to the one before.
+    /// From a version that the view does not see to the one before, or past others that it does not
+    /// see to one whose undo record has a skip pointer.
     fn pass(&self, key: &[u8], at: Before, value: &mut Vec<u8>) -> Result<Passed> {
-        Ok(match self.before(key, at, value)? {
-            None => Passed::Found(None),
-            Some(before) => self.judge(at.trx_id, before),
+        let place = (self.tree.id(), key);
+        let Some((before, skip)) = version_before(self.system(), place, at, value)? else {
+            return Ok(Passed::Found(None));
+        };
+        let passed = self.judge(at.trx_id, before);
+        let is_unseen = |id: TrxId| id == before.trx_id || !self.sees(id);
+        Ok(match (passed, skip) {
+            (Passed::Unseen(_), Some(Skip { trx_id, roll }))
+                if !roll.is_none() && is_unseen(trx_id) =>
+            {
+                Passed::Unseen(Before { flags: 0, trx_id, roll, is_skipped_to: true })
+            }
+            (passed, _) => passed,
         })
     }
 
@@ -343,18 +354,20 @@ impl<'a> VersionQuery<'a> {
     }
 
     fn before(&self, key: &[u8], at: Before, value: &mut Vec<u8>) -> Result<Option<Before>> {
-        version_before(self.system(), (self.tree.id(), key), at, value)
+        let before = version_before(self.system(), (self.tree.id(), key), at, value)?;
+        Ok(before.map(|(before, _)| before))
     }
 }
 
-/// The version before `at` of the entry with this tree and key; `value` holds the value of `at` and
-/// gets that of the version before. None if there is none.
+/// The version before `at` of the entry with this tree and key, and the skip pointer of the record
+/// between them; `value` holds the value of `at` and gets that of the version before. None if there
+/// is none.
 pub(super) fn version_before(
     system: &TrxSystem,
     (tree, key): (u32, &[u8]),
     at: Before,
     value: &mut Vec<u8>,
-) -> Result<Option<Before>> {
+) -> Result<Option<(Before, Option<Skip>)>> {
     let roll = at.roll;
     if roll.is_none() {
         return Ok(None);
@@ -370,10 +383,14 @@ pub(super) fn version_before(
             let why = "a roll pointer leads to a record of another entry";
             return Err(undo.corrupt(roll.page, why));
         }
+        if at.is_skipped_to && record.skip.is_none() {
+            let why = "a skip pointer leads to a record without one";
+            return Err(undo.corrupt(roll.page, why));
+        }
         prior.value.restore(value).ok_or_else(|| {
             undo.corrupt(roll.page, "an undo record does not fit the version it undoes")
         })?;
-        Ok(Some(Before { flags: prior.flags, trx_id: prior.trx_id, roll: prior.roll }))
+        Ok(Some((Before::new(prior.flags, prior.trx_id, prior.roll), record.skip)))
     })
 }
 

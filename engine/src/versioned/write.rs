@@ -21,6 +21,7 @@ use tidepool_pool::{Access, PageId};
 use super::VersionedTree;
 use super::locking::{Obstacle, ReadLock, WaitDeadline};
 use super::settle::settle;
+use super::skip::skip_pointer;
 use crate::btree::{LeafMut, Seek, max_key_len};
 use crate::error::{Error, Result};
 use crate::format::entry::RollPointer;
@@ -245,6 +246,12 @@ impl VersionedTree {
         if !log.has_room(&system.undo, undo_len) {
             return Ok(Attempt::UndoFull);
         }
+        let skip = match (change, &entry) {
+            (Change::Insert(..) | Change::Update(_), Some(entry)) => {
+                skip_pointer(system, entry, log.next())
+            }
+            _ => None,
+        };
         let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
         // Nothing fails from here on.
         let place =
@@ -256,7 +263,7 @@ impl VersionedTree {
             None => writer.insert(&place),
             Some(entry) if change == Change::Delete => writer.delete(&place, entry),
             Some(entry) if change == Change::MoveAway => writer.move_away(&place, entry),
-            Some(entry) => writer.update(&place, entry, value),
+            Some(entry) => writer.update(&place, entry, value, skip),
         });
         match found {
             Ok(slot) => leaf.replace(&mut mtr, slot, &trx.payload),
