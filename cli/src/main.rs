@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidepool_cli::connect::without_server as connection;
+use tidepool_cli::terminal::Verbosity;
 use tidepool_cli::{advise, connect, convert, govern, offline, watch};
 use tidepool_lab::{command as lab, subprocess};
 use tracing::level_filters::LevelFilter;
@@ -29,6 +30,10 @@ struct Arguments {
     // Not -h: that is the host, as it is to every client.
     #[arg(long, short = '?', global = true, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    /// Print results and errors only: neither `govern`'s decisions (--log has them) nor the page's
+    /// address
+    #[arg(long, short = 'q', global = true)]
+    quiet: bool,
     #[command(flatten)]
     connection: connect::Options,
     #[command(subcommand)]
@@ -78,7 +83,12 @@ fn main() -> ExitCode {
     // counts.
     let is_offline =
         matches!(arguments.command, Command::Check(_) | Command::Salvage(_) | Command::Combine(_));
-    let level = if is_offline { LevelFilter::OFF } else { LevelFilter::INFO };
+    let (level, verbosity) = match (is_offline, arguments.quiet) {
+        (true, true) => (LevelFilter::OFF, Verbosity::Quiet),
+        (true, false) => (LevelFilter::OFF, Verbosity::Normal),
+        (false, true) => (LevelFilter::ERROR, Verbosity::Quiet),
+        (false, false) => (LevelFilter::INFO, Verbosity::Normal),
+    };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_max_level(level)
@@ -87,8 +97,8 @@ fn main() -> ExitCode {
         .init();
     let result = match arguments.command {
         Command::Advise(options) => advise::run(&options, &arguments.connection),
-        Command::Govern(options) => govern::run(&options, &arguments.connection),
-        Command::Watch(options) => watch::run(&options, &arguments.connection),
+        Command::Govern(options) => govern::run(&options, &arguments.connection, verbosity),
+        Command::Watch(options) => watch::run(&options, &arguments.connection, verbosity),
         Command::Convert(options) => convert::run(&options, &arguments.connection),
         Command::Check(options) => {
             return offline::check::run(&options).unwrap_or_else(|error| {

@@ -13,6 +13,7 @@ mod salvage;
 mod tidepool_server;
 mod tls;
 mod watch;
+mod watch_servers;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
