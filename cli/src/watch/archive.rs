@@ -236,8 +236,15 @@ impl Archive {
         from_ms: u64,
         to_ms: u64,
     ) -> std::io::Result<Vec<(u64, Values)>> {
-        let mut bytes = vec![0; tier.slots as usize * RECORD];
-        self.file.read_exact_at(&mut bytes, tier.offset)?;
+        // The slots of the time: in one piece, or in two around the end of the ring.
+        let (first, last) = (from_ms / tier.step_ms, to_ms / tier.step_ms);
+        let count = (last - first + 1).min(tier.slots);
+        let begin = (last + 1 - count) % tier.slots;
+        let before_end = count.min(tier.slots - begin);
+        let mut bytes = vec![0; count as usize * RECORD];
+        let (piece, rest) = bytes.split_at_mut(before_end as usize * RECORD);
+        self.file.read_exact_at(piece, tier.offset + begin * RECORD as u64)?;
+        self.file.read_exact_at(rest, tier.offset)?;
         let mut found: Vec<(u64, Values)> = bytes.chunks_exact(RECORD).filter_map(record).collect();
         found.retain(|(at_ms, _)| (from_ms..=to_ms).contains(at_ms));
         found.sort_by_key(|(at_ms, _)| *at_ms);

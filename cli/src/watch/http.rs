@@ -129,7 +129,7 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
     };
     match path {
         "/api/state" if is_read => state(&query, page, watched),
-        "/api/history" if is_read => history(&query, watched),
+        "/api/history" if is_read => history(&query, Arc::clone(watched)).await,
         "/api/size" | "/api/content" if request.method() == Method::POST => {
             if let Err(why) = page.guard.may_change(claims) {
                 return text(403, why);
@@ -208,14 +208,22 @@ fn servers(page: &Page) -> Vec<serde_json::Value> {
     named.map(line).collect()
 }
 
-fn history(query: &str, watched: &Watched) -> Answer {
-    let Some(archive) = &watched.archive else {
+async fn history(query: &str, watched: Arc<Watched>) -> Answer {
+    if watched.archive.is_none() {
         return text(404, "no history is kept: restart with --history DIR");
-    };
+    }
     let Some(span_s) = parameter(query, "span").and_then(|span| span.parse().ok()) else {
         return text(400, "span=<seconds> is missing");
     };
-    json_text(200, &archive.read(span_s, unix_ms(SystemTime::now())))
+    // A month takes milliseconds to read, in which others would wait.
+    let read = tokio::task::spawn_blocking(move || {
+        let now_ms = unix_ms(SystemTime::now());
+        watched.archive.as_ref().map(|archive| archive.read(span_s, now_ms))
+    });
+    match read.await {
+        Ok(found) => json_text(200, &json!(found)),
+        Err(error) => text(500, &error.to_string()),
+    }
 }
 
 fn state(query: &str, page: &Page, watched: &Watched) -> Answer {

@@ -16,7 +16,7 @@ use crate::{innodb, stderr, tidepool};
 const MIB: u64 = 1 << 20;
 
 /// An option file with a group for each server.
-fn option_file(directory: &Path, servers: &[(&str, &Server)]) -> String {
+pub fn option_file(directory: &Path, servers: &[(&str, &Server)]) -> String {
     let group = |(name, server): &(&str, &Server)| {
         format!("[client_{name}]\nuser=root\nsocket={}\n", server.socket().display())
     };
@@ -26,7 +26,7 @@ fn option_file(directory: &Path, servers: &[(&str, &Server)]) -> String {
     format!("--defaults-file={}", path.display())
 }
 
-fn command(option_file: &str) -> Command {
+pub fn command(option_file: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidepool"));
     command.arg(option_file).stdin(Stdio::null());
     command

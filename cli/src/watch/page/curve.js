@@ -51,7 +51,7 @@ function drawCurve() {
   const misses = points
     .map(p => 1 - p.hit_ratio)
     .concat(last && known(last.hit_ratio) ? [1 - last.hit_ratio] : []);
-  const max = ceiling(Math.max(0.0001, ...misses) * 105) / 100;
+  const max = Math.min(100, ceiling(Math.max(0.0001, ...misses) * 105)) / 100;
   const y = miss => area.bottom - (miss / max) * (area.bottom - area.top);
   axes(draw, area, { max: max * 100, unit: v => short(v) + " %" });
   draw.textAlign = "center";

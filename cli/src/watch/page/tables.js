@@ -16,7 +16,7 @@ function tileRows(last) {
       "hit",
       last.hit_ratio,
       hit => percent(1 - hit),
-      "pool misses, " + percent(last.hit_ratio) + " hits",
+      known(last.hit_ratio) ? `pool misses, ${percent(last.hit_ratio)} hits` : "pool misses",
       true,
     ],
     [
@@ -139,7 +139,7 @@ function showContent(state) {
       bar.append(share);
       const dirty = known(row.mb_dirty) ? row.mb_dirty.toFixed(1) : "–";
       line.append(
-        element("td", row.table),
+        element("td", row.table || "–"),
         element("td", row.index || "–"),
         element("td", row.mb.toFixed(1), "n"),
         bar,

@@ -31,12 +31,15 @@ impl Digests {
     /// A missing privilege with its grant; if the server goes away.
     pub fn read(&mut self, server: &mut Server) -> Result<HashMap<Key, Cost>> {
         // The first look needs no texts, but all sums.
-        let (since, limit) = match self.has_looked {
-            true => ("WHERE LAST_SEEN >= NOW() - INTERVAL 30 SECOND", KEPT),
-            false => ("", KNOWN),
+        let (since, limit, words) = match self.has_looked {
+            true => {
+                let since = "WHERE LAST_SEEN >= NOW() - INTERVAL 30 SECOND";
+                (since, KEPT, "LEFT(DIGEST_TEXT, 1000)")
+            }
+            false => ("", KNOWN, "NULL"),
         };
         let query = format!(
-            "SELECT SCHEMA_NAME, DIGEST, LEFT(DIGEST_TEXT, 1000), COUNT_STAR, \
+            "SELECT SCHEMA_NAME, DIGEST, {words}, COUNT_STAR, \
              SUM_TIMER_WAIT / 1e12 + 0e0, SUM_ROWS_EXAMINED, SUM_CREATED_TMP_DISK_TABLES \
              FROM performance_schema.events_statements_summary_by_digest {since} \
              ORDER BY SUM_TIMER_WAIT DESC LIMIT {limit}"

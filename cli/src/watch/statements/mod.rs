@@ -139,7 +139,7 @@ impl Reader {
         )?;
         let mut note = None;
         if let Some(path) = log_with_pages(&settings) {
-            match self.read_log(&path, pid) {
+            match self.read_log(&path, pid, server.connection_id()) {
                 Ok((costs, is_whole)) => {
                     let longer = setting(&settings, "long_query_time");
                     let longer = longer.and_then(|s| s.parse::<f64>().ok()).unwrap_or(0.0);
@@ -178,12 +178,13 @@ impl Reader {
         &mut self,
         path: &std::path::Path,
         pid: Option<u32>,
+        own_connection: u32,
     ) -> std::result::Result<(HashMap<Key, Cost>, bool), String> {
         let log = match &mut self.slow_log {
             Some(log) if log.is_of(path) => log,
             slow_log => slow_log.insert(SlowLog::open(path, pid)?),
         };
-        log.read()
+        log.read(own_connection)
     }
 
     fn top(&mut self, source: String, costs: HashMap<Key, Cost>, note: Option<String>) -> Top {

@@ -60,11 +60,12 @@ impl SlowLog {
         self.named == named
     }
 
-    /// What was written since the last call, by statement; and whether that is all.
+    /// What was written since the last call, by statement, without those of one connection: this
+    /// program's. And whether that is all.
     ///
     /// # Errors
     /// The system's words.
-    pub fn read(&mut self) -> Result<(HashMap<Key, Cost>, bool), String> {
+    pub fn read(&mut self, own_connection: u32) -> Result<(HashMap<Key, Cost>, bool), String> {
         let piece = self.new_bytes().map_err(|error| error.to_string())?;
         let (piece, is_whole) = piece;
         self.rest.push_str(&String::from_utf8_lossy(&piece));
@@ -77,7 +78,7 @@ impl SlowLog {
         if self.rest.len() as u64 > PIECE {
             self.rest.clear();
         }
-        Ok((entries(done), is_whole))
+        Ok((entries(done, own_connection), is_whole))
     }
 
     fn new_bytes(&mut self) -> std::io::Result<(Vec<u8>, bool)> {
@@ -102,7 +103,7 @@ impl SlowLog {
 }
 
 /// Complete entries, by statement.
-fn entries(text: &str) -> HashMap<Key, Cost> {
+fn entries(text: &str, own_connection: u32) -> HashMap<Key, Cost> {
     let mut found: HashMap<Key, Cost> = HashMap::new();
     let begin = if text.starts_with("# User@Host:") {
         0
@@ -110,7 +111,7 @@ fn entries(text: &str) -> HashMap<Key, Cost> {
         text.find("\n# User@Host:").map_or(text.len(), |at| at + 1)
     };
     for entry in text[begin..].split("# User@Host:").skip(1) {
-        let (key, cost) = one_entry(entry);
+        let Some((key, cost)) = one_entry(entry, own_connection) else { continue };
         if found.len() < KEPT || found.contains_key(&key) {
             found.entry(key).or_default().add(&cost);
         }
@@ -118,7 +119,8 @@ fn entries(text: &str) -> HashMap<Key, Cost> {
     found
 }
 
-fn one_entry(entry: &str) -> (Key, Cost) {
+/// `None` for one of this program's connection.
+fn one_entry(entry: &str, own_connection: u32) -> Option<(Key, Cost)> {
     let mut cost = Cost { executions: 1, ..Cost::default() };
     let mut schema = String::new();
     let mut statement = Vec::new();
@@ -129,6 +131,7 @@ fn one_entry(entry: &str) -> (Key, Cost) {
                 let Some(name) = name.strip_suffix(':') else { continue };
                 let value = words.next().unwrap_or_default();
                 match name {
+                    "Thread_id" if value.parse() == Ok(own_connection) => return None,
                     // An empty one is followed by the next name.
                     "Schema" if value != "QC_hit:" => schema = value.to_owned(),
                     "Query_time" => cost.time_s = value.parse().unwrap_or(0.0),
@@ -148,7 +151,7 @@ fn one_entry(entry: &str) -> (Key, Cost) {
             statement.push(line);
         }
     }
-    ((schema, without_literals(&statement.join(" "))), cost)
+    Some(((schema, without_literals(&statement.join(" "))), cost))
 }
 
 #[cfg(test)]
@@ -178,7 +181,7 @@ mod tests {
         std::fs::write(&path, entry(1, 1000)).unwrap();
         let mut log = SlowLog::open(&path, Some(std::process::id())).unwrap();
         let mut read = || {
-            let (found, is_whole) = log.read().unwrap();
+            let (found, is_whole) = log.read(9).unwrap();
             assert!(is_whole);
             found.into_values().map(|cost| (cost.executions, cost.pages_read)).collect::<Vec<_>>()
         };
@@ -200,7 +203,8 @@ mod tests {
 
     #[test]
     fn statements_that_differ_in_literals_are_one() {
-        let found = entries(&(entry(1, 10) + &entry(2, 5)));
+        assert!(entries(&entry(1, 10), 5).is_empty(), "one of this program's connection");
+        let found = entries(&(entry(1, 10) + &entry(2, 5)), 9);
         let (key, cost) = found.iter().next().unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(key.0, "shop");

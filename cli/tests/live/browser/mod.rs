@@ -5,6 +5,7 @@
 //! every wait and the whole have a deadline, and the browser's processes are killed with the test.
 //! `TIDEPOOL_SCREENSHOTS=<directory>` keeps what it saw, in light and dark.
 
+mod pictures;
 mod slider;
 mod view;
 

@@ -1,5 +1,5 @@
-//! How the page looks: on a phone, on a desk's screen and a wall's; in light, in dark and in colours
-//! that a user forces; whether keys reach all of it, and whether it can be read without being seen.
+//! How the page looks: on a phone, on a desk's screen and a wall's; in light, in dark and in
+//! colours that a user forces; whether keys reach all of it, and whether it can be read without being seen.
 //! `accessibility.js` has the checks.
 
 use mysql::prelude::Queryable;
@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Browser, browser};
 use crate::watch::Page;
+use crate::watch_servers::{command, option_file};
 use crate::{Reader, fill, innodb};
 
 const WIDTHS: [u32; 3] = [390, 1440, 2560];
@@ -149,4 +150,35 @@ fn the_checks_find_what_is_wrong() {
         browser.open(&format!("http://{}/", page.address));
         browser.until("samples.length > 1");
     }
+}
+
+#[test]
+fn one_of_several_servers_is_chosen_and_days_are_shown() {
+    let Some(browser) = browser() else { return };
+    let small = innodb("watch-view-small", &["--innodb-buffer-pool-size=64M"]);
+    let large = innodb("watch-view-large", &["--innodb-buffer-pool-size=96M"]);
+    let directory = tempfile::tempdir().unwrap();
+    let options = option_file(directory.path(), &[("small", &small), ("large", &large)]);
+    let history = format!("--history={}", directory.path().join("kept").display());
+    let page = Page::run(command(&options), &["--server=small", "--server=large", &history]);
+    browser.open(&format!("http://{}/#token={}", page.address, page.token));
+    let pool = |mib: u64| format!("samples.length > 1 && samples[0].pool_bytes === {mib} * MIB");
+    browser.until(&pool(64));
+    let chosen = "document.querySelector('nav [aria-current]').firstChild.textContent";
+    assert_eq!(browser.value(chosen), "small");
+    browser.value("document.querySelectorAll('nav a')[1].click()");
+    browser.until(&pool(96));
+    assert_eq!(browser.value(chosen), "large");
+    // The token goes along.
+    assert_eq!(browser.value("document.getElementById('size').disabled"), false);
+    // What was kept of this server, and not of the other one.
+    browser.until("[...document.querySelectorAll('#spans button')].length === 8");
+    let long = "[...document.querySelectorAll('#spans button')].find(b => b.textContent === '1 h')";
+    browser.value(&format!("{long}.click()"));
+    // The first 10 s may not be over.
+    let again = "(past.at = -Infinity, readPast(), false)";
+    browser.until(&format!("past.span === 3600 && (past.samples.length > 0 || {again})"));
+    assert_eq!(browser.value("past.samples[0].pool_bytes === 96 * MIB"), true);
+    assert_eq!(browser.value(&format!("{long}.getAttribute('aria-pressed')")), "true");
+    check(&browser, "servers");
 }
