@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use mysql::prelude::Queryable;
 use serde_json::Value;
-use tidepool_tests::server::Server;
+use tidepool_tests::server::{Engine, Options, Server, free_port};
 
 use crate::watch::{Page, metrics};
 use crate::{innodb, stderr, tidepool};
@@ -164,6 +164,59 @@ fn a_replica_that_stands_still_is_seen_and_a_missing_privilege_is_said() {
     // Nor does this server count statements: the page says how it would.
     let note = state["statements"]["note"].as_str().unwrap();
     assert!(note.contains("log_slow_verbosity") && note.contains("performance_schema"), "{note}");
+}
+
+#[test]
+fn a_replica_that_falls_behind_shows_by_how_much() {
+    let port = free_port();
+    let start = |name: &str, args: &[&str]| {
+        let options = Options::new(name).engine(Engine::InnoDb);
+        Server::start(args.iter().fold(options, |options, arg| options.arg(*arg)))
+    };
+    let port_arg = format!("--port={port}");
+    let tcp = ["--skip-networking=0", "--bind-address=127.0.0.1", &port_arg];
+    let log = ["--log-bin=primary", "--server-id=1"];
+    let primary = start("watch-primary", &[tcp.as_slice(), &log].concat());
+    let replica = start("watch-behind", &["--server-id=2", "--innodb-lock-wait-timeout=3600"]);
+    let mut on_primary = primary.connect();
+    for statement in [
+        "GRANT REPLICATION SLAVE ON *.* TO replica@'127.0.0.1' IDENTIFIED BY 'x'",
+        "CREATE DATABASE IF NOT EXISTS test",
+        "CREATE TABLE test.t (id INT PRIMARY KEY, v INT) ENGINE=InnoDB",
+        "INSERT INTO test.t VALUES (1, 0)",
+    ] {
+        on_primary.query_drop(statement).unwrap();
+    }
+    let mut on_replica = replica.connect();
+    on_replica
+        .query_drop(format!(
+            "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, \
+             MASTER_USER='replica', MASTER_PASSWORD='x', MASTER_USE_GTID=slave_pos"
+        ))
+        .unwrap();
+    on_replica.query_drop("START SLAVE").unwrap();
+    let page = Page::start(&replica, &[]);
+    let lag = |state: &Value| {
+        let channel = &state["replication"]["channels"][0];
+        channel["lag_s"].as_f64().filter(|_| channel["is_running"] == true)
+    };
+    page.state_with(|state| lag(state) == Some(0.0));
+    assert_eq!(on_replica.query_first("SELECT v FROM test.t").unwrap(), Some(0));
+    // The applier waits for a row that a session of the replica has locked.
+    on_replica.query_drop("BEGIN").unwrap();
+    on_replica.query_drop("SELECT v FROM test.t WHERE id = 1 FOR UPDATE").unwrap();
+    on_primary.query_drop("UPDATE test.t SET v = 1").unwrap();
+    let state = page.state_with(|state| {
+        let last = state["samples"].as_array().and_then(|samples| samples.last());
+        last.and_then(|last| last["replication_lag_s"].as_f64()) >= Some(2.0)
+    });
+    assert!(lag(&state) >= Some(2.0), "{state:#}");
+    let found = metrics(&page.get("/metrics").1);
+    assert!(found["tidepool_watch_replication_lag_seconds"] >= 2.0, "{found:?}");
+    assert_eq!(found["tidepool_watch_replication_stopped_channels"], 0.0);
+    assert_eq!(found["tidepool_watch_row_locks_waited_for"], 1.0);
+    on_replica.query_drop("ROLLBACK").unwrap();
+    page.state_with(|state| lag(state) == Some(0.0));
 }
 
 #[test]
