@@ -3,7 +3,7 @@
 //! `accessibility.js` has the checks.
 
 use mysql::prelude::Queryable;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Browser, browser};
 use crate::watch::Page;
@@ -73,6 +73,7 @@ fn all_of_the_page_is_reached_and_read_at_any_width_and_in_any_colours() {
     browser.until("document.querySelectorAll('#figures tbody tr').length > 8");
     check(&browser, "live");
 
+    a_gap_is_a_gap(&browser);
     // What the graphs show is there as words, and with keys for each second.
     let label = "document.querySelector('#graphs canvas').getAttribute('aria-label')";
     browser.value("describeGraphs()");
@@ -99,6 +100,28 @@ fn all_of_the_page_is_reached_and_read_at_any_width_and_in_any_colours() {
     assert_eq!(browser.value("document.getElementById('size').disabled"), true);
     check(&browser, "away");
     drop(reader);
+}
+
+/// Where no samples came, nothing is drawn: neither a line nor what is filled below one.
+fn a_gap_is_a_gap(browser: &Browser) {
+    let ink = browser.value(
+        "(() => {
+            const kept = samples, now = serverNow(), chart = CHARTS[0];
+            const run = (from, to) => Array.from({ length: to - from }, (_, i) =>
+                ({ ...kept[kept.length - 1], at_ms: now + (from + i) * 1000, qps: 100 }));
+            samples = [...run(-200, -150), ...run(-50, 1)];
+            drawGraphs();
+            const { x, area } = chart.view, scale = devicePixelRatio;
+            const y = area.bottom - (area.bottom - area.top) / 4;
+            const ink = s => chart.canvas.getContext('2d')
+                .getImageData(x(now + s * 1000) * scale, y * scale, 1, 1).data[3];
+            const found = [-250, -175, -100, -25].map(ink);
+            samples = kept;
+            drawGraphs();
+            return found.map(alpha => alpha > 0);
+        })()",
+    );
+    assert_eq!(ink, json!([false, true, false, true]));
 }
 
 /// Tab goes through everything that can be used, and each shows that it has the focus.
