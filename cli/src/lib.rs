@@ -17,6 +17,7 @@
 //! | [`watch`] | the command with the live page |
 //! | [`convert`] | the command that takes tables from InnoDB to Tidepool and back |
 //! | [`offline`] | commands on a data directory that no server has open |
+//! | [`command_files`] | completions of shells, and man pages |
 //! | [`exit`] | errors, and the exit code of each |
 //! | [`bytes`] | sizes as people write them |
 //! | [`clock`] | times of day as text |
@@ -27,6 +28,7 @@
 pub mod advise;
 pub mod bytes;
 pub mod clock;
+pub mod command_files;
 pub mod connect;
 pub mod convert;
 pub mod curve;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidepool_cli::connect::without_server as connection;
-use tidepool_cli::{advise, connect, convert, govern, offline, watch};
+use tidepool_cli::terminal::Verbosity;
+use tidepool_cli::{advise, command_files, connect, convert, govern, offline, watch};
 use tidepool_lab::{command as lab, subprocess};
 use tracing::level_filters::LevelFilter;
 
@@ -29,6 +30,10 @@ struct Arguments {
     // Not -h: that is the host, as it is to every client.
     #[arg(long, short = '?', global = true, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    /// Print results and errors only: neither `govern`'s decisions (--log has them) nor the page's
+    /// address
+    #[arg(long, short = 'q', global = true)]
+    quiet: bool,
     #[command(flatten)]
     connection: connect::Options,
     #[command(subcommand)]
@@ -54,6 +59,17 @@ enum Command {
     Salvage(offline::salvage::Options),
     /// Make a complete backup of a complete one and the incremental ones since
     Combine(offline::combine::Options),
+    /// Print what a shell completes: for bash, `tidepool completions bash
+    /// >~/.local/share/bash-completion/completions/tidepool`
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    Man {
+        /// Is made if it is missing
+        directory: std::path::PathBuf,
+    },
     /// Experiments on private servers under load and pressure, from a checkout of Tidepool
     #[command(subcommand)]
     Lab(lab::Command),
@@ -78,7 +94,12 @@ fn main() -> ExitCode {
     // counts.
     let is_offline =
         matches!(arguments.command, Command::Check(_) | Command::Salvage(_) | Command::Combine(_));
-    let level = if is_offline { LevelFilter::OFF } else { LevelFilter::INFO };
+    let (level, verbosity) = match (is_offline, arguments.quiet) {
+        (true, true) => (LevelFilter::OFF, Verbosity::Quiet),
+        (true, false) => (LevelFilter::OFF, Verbosity::Normal),
+        (false, true) => (LevelFilter::ERROR, Verbosity::Quiet),
+        (false, false) => (LevelFilter::INFO, Verbosity::Normal),
+    };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_max_level(level)
@@ -87,8 +108,8 @@ fn main() -> ExitCode {
         .init();
     let result = match arguments.command {
         Command::Advise(options) => advise::run(&options, &arguments.connection),
-        Command::Govern(options) => govern::run(&options, &arguments.connection),
-        Command::Watch(options) => watch::run(&options, &arguments.connection),
+        Command::Govern(options) => govern::run(&options, &arguments.connection, verbosity),
+        Command::Watch(options) => watch::run(&options, &arguments.connection, verbosity),
         Command::Convert(options) => convert::run(&options, &arguments.connection),
         Command::Check(options) => {
             return offline::check::run(&options).unwrap_or_else(|error| {
@@ -107,6 +128,14 @@ fn main() -> ExitCode {
                 eprintln!("tidepool combine: {error}");
                 error.into()
             });
+        }
+        Command::Completions { shell } => {
+            command_files::completions(connection::described(Arguments::command()), shell);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { directory } => {
+            let pages = connection::described(Arguments::command());
+            command_files::man_pages(pages, &directory).map(|()| ExitCode::SUCCESS)
         }
         Command::Lab(command) => {
             return lab::run(command).unwrap_or_else(|error| {
@@ -152,6 +181,52 @@ mod tests {
             let help = run(line).unwrap_err().to_string();
             assert_eq!(help.contains("--defaults-file"), is_listed, "{line}: {help}");
         }
+    }
+
+    /// What bash offers after these words.
+    fn offered(words: &[&str]) -> Vec<String> {
+        let mut script = Vec::new();
+        let mut program = connection::described(Arguments::command());
+        clap_complete::generate(clap_complete::Shell::Bash, &mut program, "tidepool", &mut script);
+        let mut script = String::from_utf8(script).unwrap();
+        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let last = words.len() - 1;
+        script += &format!(
+            "\nCOMP_WORDS=({}); COMP_CWORD={last}; _tidepool tidepool '{}' '{}'\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+            quoted.join(" "),
+            words[last],
+            words[last - 1],
+        );
+        let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_completes_commands_and_the_options_that_each_has() {
+        let has = |found: &[String], word: &str| found.iter().any(|found| found == word);
+        let commands = offered(&["tidepool", ""]);
+        assert!(has(&commands, "watch") && has(&commands, "convert"), "{commands:?}");
+        let options = offered(&["tidepool", "watch", "--h"]);
+        assert!(has(&options, "--history") && has(&options, "--host"), "{options:?}");
+        let options = offered(&["tidepool", "check", "--"]);
+        assert!(has(&options, "--memory") && !has(&options, "--host"), "{options:?}");
+    }
+
+    #[test]
+    fn each_command_has_a_man_page_with_its_options() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = connection::described(Arguments::command());
+        command_files::man_pages(program.clone(), directory.path()).unwrap();
+        let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+        for command in program.get_subcommands() {
+            let name = format!("tidepool-{}.1", command.get_name());
+            assert!(page(&name).starts_with(".ie") || page(&name).contains(".TH"), "{name}");
+        }
+        let watch = page("tidepool-watch.1");
+        assert!(watch.contains("\\-\\-history") && watch.contains("\\-\\-server"), "{watch}");
+        assert!(page("tidepool.1").contains("Exit codes"));
     }
 
     #[test]

@@ -1,6 +1,14 @@
-//! How large the terminal is that is written to, and text cut to it.
+//! How large the terminal is that is written to, text cut to it, and how much is written.
 
 use std::io::{IsTerminal, Stdout};
+
+/// How much a command says on standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verbosity {
+    Normal,
+    /// Results and errors only (`--quiet`).
+    Quiet,
+}
 
 /// Columns and rows of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

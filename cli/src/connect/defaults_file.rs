@@ -50,6 +50,8 @@ pub struct Values {
     pub tls: Wish,
     /// Files that were passed over, a sentence each.
     pub notices: Vec<String>,
+    /// Whether a group with the wanted suffix was there.
+    pub has_suffixed_group: bool,
 }
 
 /// Which files are read, and which of their groups.
@@ -159,9 +161,11 @@ impl Reading<'_> {
         files.iter().try_for_each(|file| self.include(file, depth))
     }
 
-    fn counts(&self, group: &str) -> bool {
+    fn counts(&mut self, group: &str) -> bool {
         let stem = self.suffix.and_then(|suffix| group.strip_suffix(suffix));
-        GROUPS.iter().any(|&name| name == group || Some(name) == stem)
+        let is_suffixed = GROUPS.iter().any(|&name| Some(name) == stem);
+        self.values.has_suffixed_group |= is_suffixed;
+        is_suffixed || GROUPS.contains(&group)
     }
 
     fn parse(&mut self, text: &str, path: &Path, depth: u32) -> Result<()> {

@@ -220,6 +220,28 @@ impl Options {
         Ok(Target { place, user, password, tls, connect_timeout, answer_timeout })
     }
 
+    /// The server that the groups `[client_NAME]` lead to. What the other groups say holds too, so
+    /// a name that no group has would silently be the default server: it is refused.
+    ///
+    /// # Errors
+    /// As [`target`](Self::target); for a name without a group, and where the command line names a
+    /// place, which all names would share.
+    pub fn named_target(&self, name: &str) -> Result<Target> {
+        if self.socket.is_some() || self.host.is_some() || self.port.is_some() {
+            let why = "--server: the place of each server comes from its option group, not from \
+                       --socket, --host and --port";
+            return Err(Error::Usage(why.into()));
+        }
+        let suffix = format!("_{name}");
+        let options = Options { defaults_group_suffix: Some(suffix), ..self.clone() };
+        if !defaults_file::read(&options.sources())?.has_suffixed_group {
+            return Err(Error::Local(format!(
+                "--server={name}: no option file has the group [client_{name}]"
+            )));
+        }
+        options.target()
+    }
+
     fn sources(&self) -> Sources {
         Sources {
             only: self.defaults_file.clone(),

@@ -5,12 +5,37 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command};
+use clap::{Arg, ArgMatches, Args, Command};
 
 use super::Options;
 
 /// Their names.
-const COMMANDS: [&str; 4] = ["lab", "check", "salvage", "combine"];
+const COMMANDS: [&str; 6] = ["lab", "check", "salvage", "combine", "completions", "man"];
+
+/// The definition of the command line for others than the parser: options of the connection are on
+/// the program and on the commands that reach a server only.
+pub fn described(program: Command) -> Command {
+    let ids = ids();
+    let mut program = program.mut_args(|arg| {
+        let is_one = ids.iter().any(|id| arg.get_id() == id.as_str());
+        if is_one { arg.global(false) } else { arg }
+    });
+    let names: Vec<String> =
+        program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    for name in names.iter().filter(|name| !COMMANDS.contains(&name.as_str())) {
+        program = program.mut_subcommand(name, |command| command.args(options()));
+    }
+    program
+}
+
+/// Options of the connection.
+fn options() -> Vec<Arg> {
+    Options::augment_args(Command::new("options")).get_arguments().cloned().collect()
+}
+
+fn ids() -> Vec<String> {
+    options().iter().map(|arg| arg.get_id().to_string()).collect()
+}
 
 /// Reads a command line.
 ///
@@ -21,10 +46,7 @@ pub fn parse(
     mut program: Command,
     line: impl IntoIterator<Item = OsString>,
 ) -> Result<ArgMatches, clap::Error> {
-    let ids: Vec<String> = Options::augment_args(Command::new("options"))
-        .get_arguments()
-        .map(|arg| arg.get_id().to_string())
-        .collect();
+    let ids = ids();
     // Only then do the subcommands have the options that all of them share.
     program.build();
     for name in COMMANDS {

@@ -20,7 +20,7 @@ use super::probe::Cost;
 use crate::bytes::{change, human};
 use crate::clock::rfc3339;
 use crate::exit::{Error, Result};
-use crate::terminal::printable;
+use crate::terminal::{Verbosity, printable};
 
 /// One step of a resize, as it was done.
 #[derive(Debug, Clone, Copy)]
@@ -41,18 +41,19 @@ pub struct Step {
 #[derive(Debug)]
 pub struct Log {
     path: Option<PathBuf>,
+    verbosity: Verbosity,
 }
 
 impl Log {
-    /// Appends to `path`, if there is one.
+    /// Appends to `path`, if there is one; and prints, unless it should be quiet.
     ///
     /// # Errors
     /// If the file can't be opened.
-    pub fn open(path: Option<&Path>) -> Result<Log> {
+    pub fn open(path: Option<&Path>, verbosity: Verbosity) -> Result<Log> {
         if let Some(path) = path {
             open(path).map_err(|e| Error::file(path, &e))?;
         }
-        Ok(Log { path: path.map(Path::to_owned) })
+        Ok(Log { path: path.map(Path::to_owned), verbosity })
     }
 
     /// A decision of the governor.
@@ -112,7 +113,9 @@ impl Log {
     /// alive.
     fn write(&mut self, text: &str, mut record: Value) {
         let at = rfc3339(SystemTime::now());
-        let _ = writeln!(std::io::stdout(), "{at} {}", printable(text));
+        if self.verbosity == Verbosity::Normal {
+            let _ = writeln!(std::io::stdout(), "{at} {}", printable(text));
+        }
         if let Some(path) = &self.path {
             record["at"] = at.into();
             // In one piece: another may append to the same file, and `watch` read it just then.
@@ -136,7 +139,7 @@ mod tests {
     fn a_file_that_was_moved_away_is_made_anew() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("govern.jsonl");
-        let mut log = Log::open(Some(&path)).unwrap();
+        let mut log = Log::open(Some(&path), Verbosity::Quiet).unwrap();
         log.note("one");
         std::fs::rename(&path, directory.path().join("govern.jsonl.1")).unwrap();
         log.note("two");
@@ -147,6 +150,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_written_is_said_at_the_start() {
-        assert!(matches!(Log::open(Some(Path::new("/nonexistent/log"))), Err(Error::Local(_))));
+        let missing = Log::open(Some(Path::new("/nonexistent/log")), Verbosity::Quiet);
+        assert!(matches!(missing, Err(Error::Local(_))));
     }
 }

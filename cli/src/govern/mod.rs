@@ -72,6 +72,7 @@ use crate::facts::machine::huge_bytes;
 use crate::facts::process::{Running, chosen_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
+use crate::terminal::Verbosity;
 use bounds::Bounds;
 use governing::Governing;
 use log::Log;
@@ -134,7 +135,11 @@ pub struct Options {
 ///
 /// # Errors
 /// See [`crate::exit`].
-pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode> {
+pub fn run(
+    options: &Options,
+    connection: &connect::Options,
+    verbosity: Verbosity,
+) -> Result<ExitCode> {
     if let (Some(min), Some(max)) = (options.min, options.max)
         && min > max
     {
@@ -149,7 +154,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     }
     let stop = stop_flag()?;
     end_without_an_answer(&stop, pool.is_stepping());
-    let mut log = Log::open(options.log.as_deref())?;
+    let mut log = Log::open(options.log.as_deref(), verbosity)?;
     let mode = if options.apply { "" } else { " (dry run: nothing is set without --apply)" };
     let kind = pool.server().kind().clone();
     let (pid, place) = (process.pid, target.place());

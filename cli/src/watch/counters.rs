@@ -1,5 +1,5 @@
-//! Counters since the start of the server or the machine, and current figures that only
-//! [`super::metrics`] reports.
+//! Counters since the start of the server or the machine, and figures of this moment:
+//! [`super::metrics`] reports them, and [`super::health`] makes rates of them.
 //!
 //! Only a request in the same second sees the rate of that second. A counter includes every second,
 //! however seldom a client asks.
@@ -36,6 +36,28 @@ pub struct Counters {
     pub swap_out_bytes: Option<u64>,
     /// Processor time of the server's process.
     pub cpu_s: Option<f64>,
+    /// Row locks that a transaction had to wait for.
+    pub row_lock_waits: Option<u64>,
+    /// Time of those waits.
+    pub row_lock_wait_s: Option<f64>,
+    /// Transactions that were rolled back because of a deadlock.
+    pub deadlocks: Option<u64>,
+    /// Temporary tables of statements.
+    pub tmp_tables: Option<u64>,
+    /// Of those, tables on disk.
+    pub tmp_disk_tables: Option<u64>,
+    /// Statements longer than `long_query_time`.
+    pub slow_queries: Option<u64>,
+    /// Accesses that found their page in the compressed tier.
+    pub tier_hits: Option<u64>,
+    /// No counter: connections that execute a statement, this program's included, now.
+    pub threads_running: Option<u64>,
+    /// No counter: connections, now.
+    pub threads_connected: Option<u64>,
+    /// No counter: transactions that wait for a row lock now.
+    pub row_locks_waited_for: Option<u64>,
+    /// No counter: what the pages of the compressed tier are when they are not compressed.
+    pub tier_holds_bytes: Option<u64>,
     /// No counter: changed and not yet written, now.
     pub dirty_bytes: Option<u64>,
     /// No counter: redo since the last checkpoint.
@@ -69,6 +91,10 @@ impl Counters {
     ) -> Counters {
         let prefix = engine.prefix();
         let own = |name: &str| number(status, &format!("{prefix}_{name}"));
+        let tier = |name: &str| match engine {
+            Engine::Tidepool => number(status, &format!("tidepool_compressed_tier_{name}")),
+            Engine::Innodb => None,
+        };
         let asked_for = || ROWS.iter().map(|name| number(status, name)).sum::<Option<u64>>();
         let page_bytes = rustix::param::page_size() as u64;
         Counters {
@@ -84,6 +110,17 @@ impl Counters {
             swap_in_bytes: swap_pages.map(|pages| pages.0 * page_bytes),
             swap_out_bytes: swap_pages.map(|pages| pages.1 * page_bytes),
             cpu_s,
+            row_lock_waits: own("row_lock_waits"),
+            row_lock_wait_s: own("row_lock_time").map(|ms| ms as f64 / 1000.0),
+            deadlocks: own("deadlocks"),
+            tmp_tables: number(status, "created_tmp_tables"),
+            tmp_disk_tables: number(status, "created_tmp_disk_tables"),
+            slow_queries: number(status, "slow_queries"),
+            tier_hits: tier("hits"),
+            threads_running: number(status, "threads_running"),
+            threads_connected: number(status, "threads_connected"),
+            row_locks_waited_for: own("row_lock_current_waits"),
+            tier_holds_bytes: tier("pages").zip(own("page_size")).map(|(n, bytes)| n * bytes),
             dirty_bytes: own("buffer_pool_bytes_dirty"),
             checkpoint_age_bytes: checkpoint_age(status, prefix),
             checkpoint_age_max_bytes: own("checkpoint_max_age"),

@@ -3,11 +3,15 @@
 //!
 //! | request | answer | needs |
 //! |---|---|---|
-//! | `GET /`, `/page.css`, `/page.js` | the page | Host |
+//! | `GET /`, `/page.css`, `/chart.js` … | the page | Host |
 //! | `GET /api/state?since=<ms>` | everything that the page shows | Host |
+//! | `GET /api/history?span=<s>` | samples of days, where `--history` keeps them | Host |
 //! | `POST /api/size` `{"bytes":…}` | sets the pool's size; 0 has Tidepool's governed | Host, Origin, token |
 //! | `POST /api/content` | InnoDB's content by index, which costs the server something | Host, Origin, token |
 //! | `GET /metrics` | the newest sample, and counters, for Prometheus | Host |
+//!
+//! `HEAD` has the same headers as `GET`. Of several servers a request names one with
+//! `server=<name>` in its query; without it the first is meant.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -21,9 +25,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::connections::{self, Answer, LIMITS};
+use super::exposition::Format;
 use super::request_guard::{Claims, RequestGuard, TOKEN_HEADER};
 use super::sample::{About, Engine, Sample};
-use super::{Watched, metrics, pool_content};
+use super::watched::Watched;
+use super::{metrics, pool_content};
 use crate::bytes::human;
 use crate::clock::unix_ms;
 use crate::server::Server;
@@ -32,10 +38,30 @@ use crate::server::Server;
 /// slider ends.
 const SMALLEST_SHARE: u64 = 8;
 
+/// A path, its type and its content.
+type File = (&'static str, &'static str, &'static str);
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const FILES: [File; 9] = [
+    ("/", HTML, include_str!("page/page.html")),
+    ("/page.css", CSS, include_str!("page/page.css")),
+    ("/format.js", SCRIPT, include_str!("page/format.js")),
+    ("/chart.js", SCRIPT, include_str!("page/chart.js")),
+    ("/graphs.js", SCRIPT, include_str!("page/graphs.js")),
+    ("/curve.js", SCRIPT, include_str!("page/curve.js")),
+    ("/slider.js", SCRIPT, include_str!("page/slider.js")),
+    ("/tables.js", SCRIPT, include_str!("page/tables.js")),
+    ("/page.js", SCRIPT, include_str!("page/page.js")),
+];
+
 /// What the answers are made from.
 struct Page {
     guard: RequestGuard,
-    watched: Arc<Watched>,
+    /// One at least.
+    servers: Vec<Arc<Watched>>,
     /// Allows one costly query to the server at a time, however many requests come.
     costly: Arc<Semaphore>,
 }
@@ -47,7 +73,7 @@ struct Page {
 pub fn start(
     listener: TcpListener,
     guard: RequestGuard,
-    watched: Arc<Watched>,
+    servers: Vec<Arc<Watched>>,
 ) -> std::io::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -59,7 +85,7 @@ pub fn start(
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?
     };
-    let page = Arc::new(Page { guard, watched, costly: Arc::new(Semaphore::new(1)) });
+    let page = Arc::new(Page { guard, servers, costly: Arc::new(Semaphore::new(1)) });
     runtime.spawn(connections::serve(listener, LIMITS, move |request| {
         let page = Arc::clone(&page);
         Box::pin(async move { answer(request, &page).await })
@@ -88,45 +114,128 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
     // Only proxies are asked for a whole URL, which may name another host than the header that was
     // looked at.
     let path = if uri.authority().is_some() { "" } else { uri.path() };
-    match (request.method(), path) {
-        (&Method::GET | &Method::HEAD, "/") => {
-            file("text/html; charset=utf-8", include_str!("page/page.html"))
-        }
-        (&Method::GET | &Method::HEAD, "/page.css") => {
-            file("text/css; charset=utf-8", include_str!("page/page.css"))
-        }
-        (&Method::GET | &Method::HEAD, "/page.js") => {
-            file("text/javascript; charset=utf-8", include_str!("page/page.js"))
-        }
-        (&Method::GET | &Method::HEAD, "/api/state") => {
-            state(uri.query().unwrap_or(""), &page.watched)
-        }
-        (&Method::GET | &Method::HEAD, "/metrics") => {
-            with_type(text(200, &metrics::render(&page.watched)), "text/plain; version=0.0.4")
-        }
-        (&Method::POST, "/api/size" | "/api/content") => {
+    let query = uri.query().unwrap_or("").to_owned();
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if let Some((_, kind, content)) = FILES.iter().find(|(of, ..)| is_read && *of == path) {
+        return with_type(text(200, content), kind);
+    }
+    if is_read && path == "/metrics" {
+        let format = Format::wanted(only(&request, "Accept"));
+        let body = metrics::render(&page.servers, format);
+        return with_type(text(200, &body), format.content_type());
+    }
+    let Some(watched) = page.server(&query) else {
+        return text(404, "no server of this name is watched");
+    };
+    match path {
+        "/api/state" if is_read => state(&query, page, watched),
+        "/api/history" if is_read => history(&query, Arc::clone(watched)).await,
+        "/api/size" | "/api/content" if request.method() == Method::POST => {
             if let Err(why) = page.guard.may_change(claims) {
                 return text(403, why);
             }
             if path == "/api/content" {
-                costly_content(page).await
-            } else {
-                match connections::body(request).await {
-                    Ok(body) => set_size(&body, &page.watched),
-                    Err((status, why)) => text(status, why),
-                }
+                return costly_content(page, Arc::clone(watched)).await;
+            }
+            let watched = Arc::clone(watched);
+            match connections::body(request).await {
+                Ok(body) => set_size(&body, &watched),
+                Err((status, why)) => text(status, why),
             }
         }
-        (&Method::GET | &Method::HEAD | &Method::POST, _) => text(404, "not found"),
+        _ if is_read || request.method() == Method::POST => text(404, "not found"),
         _ => text(405, "method not allowed"),
     }
 }
 
-fn state(query: &str, watched: &Watched) -> Answer {
-    let since = query.split('&').find_map(|pair| pair.strip_prefix("since=")?.parse().ok());
+impl Page {
+    /// The one that the query names.
+    fn server(&self, query: &str) -> Option<&Arc<Watched>> {
+        match parameter(query, "server") {
+            None => self.servers.first(),
+            Some(name) => {
+                let name = decoded(name);
+                self.servers.iter().find(|watched| watched.name.as_ref() == Some(&name))
+            }
+        }
+    }
+}
+
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let value = |pair: &'a str| pair.strip_prefix(name)?.strip_prefix('=');
+    query.split('&').find_map(value)
+}
+
+/// Percent-encoding of a query's value.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let pair = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = pair.and_then(|two| u8::from_str_radix(two, 16).ok());
+        match byte.filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(if *first == b'+' { b' ' } else { *first });
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A line of the page's list of servers; empty where there is one.
+fn servers(page: &Page) -> Vec<serde_json::Value> {
+    let named = page.servers.iter().filter_map(|watched| Some((watched.name.as_ref()?, watched)));
+    let line = |(name, watched): (&String, &Arc<Watched>)| {
+        let seen = watched.seen();
+        let about = watched.about();
+        let last = seen.history.last();
+        json!({
+            "name": name,
+            "place": about.place,
+            "host": about.host,
+            "error": seen.trouble(),
+            "qps": last.map(|last| last.qps),
+            "p95_ms": last.and_then(|last| last.p95_ms),
+            "hit_ratio": last.and_then(|last| last.hit_ratio),
+            "pool_bytes": last.map(|last| last.pool_bytes),
+            "replication_lag_s": last.and_then(|last| last.health.replication_lag_s),
+        })
+    };
+    named.map(line).collect()
+}
+
+async fn history(query: &str, watched: Arc<Watched>) -> Answer {
+    if watched.archive.is_none() {
+        return text(404, "no history is kept: restart with --history DIR");
+    }
+    let Some(span_s) = parameter(query, "span").and_then(|span| span.parse().ok()) else {
+        return text(400, "span=<seconds> is missing");
+    };
+    // A month takes milliseconds to read, in which others would wait.
+    let read = tokio::task::spawn_blocking(move || {
+        let now_ms = unix_ms(SystemTime::now());
+        watched.archive.as_ref().map(|archive| archive.read(span_s, now_ms))
+    });
+    match read.await {
+        Ok(found) => json_text(200, &json!(found)),
+        Err(error) => text(500, &error.to_string()),
+    }
+}
+
+fn state(query: &str, page: &Page, watched: &Watched) -> Answer {
+    let since = parameter(query, "since").and_then(|since| since.parse().ok());
+    let servers = servers(page);
     let seen = watched.seen();
     let about = watched.about();
     let body = json!({
+        "now_ms": unix_ms(SystemTime::now()),
+        "server": watched.name,
+        "servers": servers,
+        "keeps_history": watched.archive.is_some(),
         "about": *about,
         "error": seen.trouble(),
         "samples": seen.history.since(since.unwrap_or(0)),
@@ -135,6 +244,8 @@ fn state(query: &str, watched: &Watched) -> Answer {
         "content_note": seen.content_note,
         "content_at_ms": seen.content_at_ms,
         "content_is_costly": pool_content::is_costly(about.engine),
+        "replication": seen.replication,
+        "statements": seen.statements,
         "decisions": seen.decisions,
         "decisions_note": seen.decisions_note,
         "setting": watched.setter.progress(),
@@ -203,12 +314,11 @@ fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16,
     }
 }
 
-async fn costly_content(page: &Page) -> Answer {
+async fn costly_content(page: &Page, watched: Arc<Watched>) -> Answer {
     // Here and not in the other thread: who goes away while waiting asks nothing more.
     let Ok(turn) = Arc::clone(&page.costly).acquire_owned().await else {
         return text(503, "shutting down");
     };
-    let watched = Arc::clone(&page.watched);
     let looked = tokio::task::spawn_blocking(move || {
         let rows = Server::connect(&watched.target)
             .and_then(|mut server| pool_content::rows(&mut server, watched.about().engine));
@@ -225,10 +335,6 @@ async fn costly_content(page: &Page) -> Answer {
         }
     });
     looked.await.unwrap_or_else(|error| text(500, &error.to_string()))
-}
-
-fn file(kind: &'static str, content: &str) -> Answer {
-    with_type(text(200, content), kind)
 }
 
 fn json_text(status: u16, body: &serde_json::Value) -> Answer {
@@ -262,23 +368,18 @@ fn text(status: u16, body: &str) -> Answer {
 mod tests {
     use super::*;
     use crate::bytes::MIB;
-    use crate::watch::latency::Source;
 
     fn about(engine: Engine, unit_bytes: u64, least_bytes: u64) -> About {
-        About {
-            server: "MariaDB".into(),
-            place: "a socket".into(),
-            engine,
-            host: None,
-            p95_source: Source::OwnProbe,
-            p95_words: "",
-            disk_words: "",
-            local: true,
-            unit_bytes,
-            least_bytes,
-            size_max_bytes: None,
-            fixed: None,
-        }
+        let place = "a socket".to_owned();
+        About { engine, unit_bytes, least_bytes, fixed: None, ..About::unseen(place) }
+    }
+
+    #[test]
+    fn names_in_a_query_are_decoded() {
+        let query = "since=5&server=a%20b%2f%C3%A4+c%";
+        assert_eq!(parameter(query, "since"), Some("5"));
+        assert_eq!(parameter(query, "server").map(decoded).as_deref(), Some("a b/ä c%"));
+        assert_eq!(parameter(query, "erver"), None);
     }
 
     #[test]

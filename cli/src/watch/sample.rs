@@ -11,7 +11,11 @@ use tidepool_governor::{Governor, Signals};
 use tidepool_lab::machine::counters::cpu_seconds;
 
 use super::counters::Counters;
+use super::health::Health;
+use super::innodb_metrics::InnodbMetrics;
 use super::latency::{Latency, Source};
+use super::replication::Replication;
+use super::statements::{self, Top};
 use crate::bytes::MIB;
 use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
@@ -93,8 +97,11 @@ pub struct Sample {
     pub requests_per_s: f64,
     /// Logical reads that went to disk.
     pub reads_per_s: f64,
-    /// Connections that work now.
+    /// Connections that execute a statement now, without this program's.
     pub threads_running: u64,
+    /// Whether writers, locks, purge or a replica fall behind.
+    #[serde(flatten)]
+    pub health: Health,
     /// The server's memory.
     pub server_resident_bytes: Option<u64>,
     /// Of that, in swap.
@@ -130,6 +137,26 @@ pub struct About {
     pub fixed: Option<String>,
 }
 
+impl About {
+    /// Of a server that has not answered yet.
+    pub fn unseen(place: String) -> About {
+        About {
+            server: String::new(),
+            place,
+            host: None,
+            engine: Engine::Innodb,
+            p95_source: Source::OwnProbe,
+            p95_words: Source::OwnProbe.words(),
+            disk_words: "not known",
+            local: false,
+            unit_bytes: MIB,
+            least_bytes: MIB,
+            size_max_bytes: None,
+            fixed: Some("the server has not answered yet".into()),
+        }
+    }
+}
+
 /// Hit ratios by size: the engine's own curve, or what was measured at the sizes that the pool has
 /// had.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -154,6 +181,9 @@ pub struct Sampler {
     before: Option<Before>,
     counters: Counters,
     measured: Measured,
+    replication: Replication,
+    statements: statements::Reader,
+    innodb_metrics: InnodbMetrics,
     /// What the server has reserved beside its pools.
     reserve: Reserve,
     about: About,
@@ -163,6 +193,7 @@ pub struct Sampler {
 struct Before {
     at: Instant,
     status: Named,
+    counters: Counters,
     io: Option<(u64, u64)>,
     /// This program's statements since the look before.
     asked: u64,
@@ -238,6 +269,9 @@ impl Sampler {
             before: None,
             counters: Counters::default(),
             measured: Measured::default(),
+            replication: Replication::default(),
+            statements: statements::Reader::default(),
+            innodb_metrics: InnodbMetrics::default(),
             reserve: Reserve::default(),
             about,
         })
@@ -263,7 +297,10 @@ impl Sampler {
             return Err(Error::Gone("its process has ended".into()));
         }
         let p95_ms = self.latency.p95_ms(&mut self.server)?;
-        let status = self.server.status()?;
+        let mut status = self.server.status()?;
+        if self.engine == Engine::Innodb {
+            self.innodb_metrics.complete(&mut self.server, &mut status)?;
+        }
         // Up to this statement: the server has counted it.
         let asked = self.server.take_asked();
         self.reserve.observe(&mut self.server, &status)?;
@@ -277,7 +314,8 @@ impl Sampler {
             signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
         let cpu_s = self.machine.as_ref().and_then(|(_, process)| cpu_seconds(process.pid));
         self.counters = Counters::new(self.engine, &status, io, swap_pages, cpu_s);
-        let now = Before { at, status, io, asked, swap_pages };
+        let counters = self.counters.clone();
+        let now = Before { at, status, counters, io, asked, swap_pages };
         let sample = self
             .before
             .as_ref()
@@ -352,7 +390,14 @@ impl Sampler {
             hit_ratio: hit_ratio(requests_per_s, reads_per_s).filter(|_| !is_loading(&now.status)),
             requests_per_s,
             reads_per_s,
-            threads_running: value("threads_running").unwrap_or(0),
+            // This look's own statement is running.
+            threads_running: value("threads_running").unwrap_or(0).saturating_sub(1),
+            health: Health::between(
+                &before.counters,
+                &now.counters,
+                elapsed,
+                self.replication.lag_s(),
+            ),
             server_resident_bytes: signals.and_then(|s| s.own_resident_bytes),
             server_swapped_bytes: signals.and_then(|s| s.own_swapped_bytes),
         }
@@ -375,6 +420,24 @@ impl Sampler {
             Engine::Tidepool => self.reserve.bytes_beside_pools(limit_bytes),
         };
         fits(&self.governor, &counted(signals, reserved_bytes), &pool, huge_bytes)
+    }
+
+    /// How far this server is behind its sources, read anew.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn replication(&mut self) -> Result<Replication> {
+        self.replication = Replication::read(&mut self.server)?;
+        Ok(self.replication.clone())
+    }
+
+    /// The most expensive statements of the last minute.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn statements(&mut self) -> Result<Top> {
+        let pid = self.machine.as_ref().map(|(_, process)| process.pid);
+        self.statements.read(&mut self.server, pid)
     }
 
     /// What was counted up to the last look.

@@ -3,7 +3,10 @@
 
 use std::io::Write;
 
-use super::{Seen, Watched};
+use serde_json::json;
+
+use super::sample::Sample;
+use super::watched::{Seen, Watched};
 use crate::bytes::human;
 use crate::terminal::{self, Size, printable};
 
@@ -11,11 +14,21 @@ use crate::terminal::{self, Size, printable};
 const LABELS: usize = 29;
 const SPARKS: usize = 60;
 
+/// What a second is in the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A screen, or a line for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Shows the newest sample. Returns false when the output is closed.
-pub fn show(watched: &Watched) -> bool {
+pub fn show(watched: &Watched, format: Format) -> bool {
     let seen = watched.seen();
     let mut out = std::io::stdout();
     let text = match terminal::size(&out) {
+        _ if format == Format::Json => json_line(watched, &seen),
         Some(size) => drawn(&screen(watched, &seen, size.columns), size),
         None => line(&seen),
     };
@@ -32,6 +45,15 @@ fn drawn(text: &str, size: Size) -> String {
     // Letters may be wider than one column: a line that is too long all the same must not go on in
     // the next.
     format!("\x1b[H\x1b[?7l{lines}\x1b[?7h\x1b[J")
+}
+
+/// The sample as the page gets it, with the server's place.
+fn json_line(watched: &Watched, seen: &Seen) -> String {
+    let Some(last) = seen.history.last() else { return String::new() };
+    let mut object = json!(last);
+    object["server"] = watched.about().place.as_str().into();
+    object["engine"] = watched.about().engine.prefix().into();
+    format!("{object}\n")
 }
 
 fn line(seen: &Seen) -> String {
@@ -69,8 +91,7 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
         let wide = columns.saturating_sub(LABELS).clamp(1, SPARKS);
         text.push_str(&format!("{name:<14} {value:>12}  {}\n", spark(&series, wide)));
     };
-    let series =
-        |get: &dyn Fn(&super::sample::Sample) -> f64| samples.iter().map(get).collect::<Vec<_>>();
+    let series = |get: &dyn Fn(&Sample) -> f64| samples.iter().map(get).collect::<Vec<_>>();
     let dash = || "-".to_owned();
     row("queries/s", format!("{:.0}", last.qps), series(&|s| s.qps));
     row(
@@ -86,10 +107,31 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
         series(&|s| s.swap_mb_s.unwrap_or(0.0)),
     );
     row(
-        "hit ratio %",
-        last.hit_ratio.map_or_else(dash, |hit| format!("{:.2}", hit * 100.0)),
-        series(&|s| s.hit_ratio.unwrap_or(0.0)),
+        "miss ratio %",
+        last.hit_ratio.map_or_else(dash, |hit| format!("{:.3}", (1.0 - hit) * 100.0)),
+        series(&|s| s.hit_ratio.map_or(0.0, |hit| 1.0 - hit)),
     );
+    row("running", last.threads_running.to_string(), series(&|s| s.threads_running as f64));
+    let health = &last.health;
+    if let Some(bytes) = health.dirty_bytes {
+        row("dirty pages", human(bytes), series(&|s| s.health.dirty_bytes.unwrap_or(0) as f64));
+    }
+    if let Some(age) = health.checkpoint_age_bytes {
+        let ages = series(&|s| s.health.checkpoint_age_bytes.unwrap_or(0) as f64);
+        row("checkpoint age", human(age), ages);
+    }
+    if let Some(length) = health.history_list_length {
+        let lengths = series(&|s| s.health.history_list_length.unwrap_or(0) as f64);
+        row("history list", length.to_string(), lengths);
+    }
+    if let Some(waits) = health.row_lock_waits_per_s {
+        let all = series(&|s| s.health.row_lock_waits_per_s.unwrap_or(0.0));
+        row("lock waits/s", format!("{waits:.1}"), all);
+    }
+    if let Some(lag) = health.replication_lag_s {
+        let lags = series(&|s| s.health.replication_lag_s.unwrap_or(0.0));
+        row("replica lag s", format!("{lag:.0}"), lags);
+    }
     let name = match last.governed {
         Some(true) => "pool, governed",
         Some(false) => "pool, fixed",

@@ -13,6 +13,7 @@ mod salvage;
 mod tidepool_server;
 mod tls;
 mod watch;
+mod watch_servers;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -113,6 +114,11 @@ impl Drop for Reader {
             let _ = thread.join();
         }
     }
+}
+
+/// The checkout.
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in it")
 }
 
 fn stdout(output: &Output) -> String {

@@ -578,7 +578,8 @@ mod tests {
         fn a_flipped_byte_never_panics(at in 0usize..80, bit in 0u8..8, old in bytes(30), new in bytes(30)) {
             let prior = Entry { flags: DELETED, trx_id: TrxId(9), roll: RollPointer::NONE, value: &old };
             let mut page = Vec::new();
-            Writer::new(&mut page, 0).update(&Place { tree: 1, space: 2, root: 3, key: b"key" }, &prior, &new, None);
+            let place = Place { tree: 1, space: 2, root: 3, key: b"key" };
+            Writer::new(&mut page, 0).update(&place, &prior, &new, None);
             let at = at % page.len();
             page[at] ^= 1 << bit;
             if let Ok(Record { body: Body::Update(_, prior), .. }) = Record::decode(&page, 0, page.len()) {

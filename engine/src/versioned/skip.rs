@@ -19,10 +19,10 @@ use crate::format::entry::{Entry, RollPointer};
 use crate::trx::TrxSystem;
 use crate::undo::record::{Body, Skip};
 
-/// One record of so many has a skip pointer, on average.
+/// One record in this many has a skip pointer, on average.
 const INTERVAL: u64 = 64;
-/// A search for the target gives up after so many versions, which is next to impossible: a writer
-/// with a latched leaf has an end in sight.
+/// A search for the target gives up after this many versions, since the writer has latched a leaf.
+/// One in ten million comes that far.
 const STEPS_MAX: u64 = 16 * INTERVAL;
 
 /// The skip pointer of the undo record at `at`, which undoes a change of `prior`; `None` if the

@@ -50,9 +50,20 @@ fn the_page_shows_a_mysql_server_and_sets_its_pool() {
     for name in ["pages_written_total", "buffer_pool_dirty_bytes", "checkpoint_age_bytes"] {
         assert!(of(name).is_some(), "{name} in {text}");
     }
-    for name in ["checkpoint_age_max_bytes", "history_list_length"] {
-        assert!(!text.contains(name), "{name} in {text}");
+    // From where MySQL has them.
+    for name in ["checkpoint_age_max_bytes", "history_list_length", "deadlocks_total"] {
+        assert!(of(name).is_some(), "{name} in {text}");
     }
+    // Its statements by digest: what they were, not which rows they were about.
+    let state = page.state_with(|state| {
+        let rows = state["statements"]["rows"].as_array().unwrap();
+        rows.iter().any(|row| row["text"].as_str().unwrap().contains("`filler`"))
+    });
+    let rows = state["statements"]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["text"].as_str().unwrap().contains("`filler`")).unwrap();
+    assert!(row["text"].as_str().unwrap().ends_with("= ?"), "{row:#}");
+    assert!(row["executions"].as_u64().unwrap() > 10, "{row:#}");
+    assert_eq!(row["pages_read"], serde_json::Value::Null, "MySQL counts none");
     // Not a multiple of the unit: what it can have below that.
     let wish = format!("{{\"bytes\": {}}}", 63 * MIB);
     let (status, body) = page.post("/api/size", &wish, &[]);

@@ -24,7 +24,7 @@ fn check(engine: &Engine, views: &mut Views, when: &str) {
 
 fn value(random: &mut StdRng, n: u32) -> Vec<u8> {
     let len = match random.random_range(0..20) {
-        // In pages of its own.
+        // In overflow pages.
         0 => random.random_range(9000..20_000),
         _ => random.random_range(0..60),
     };

@@ -1,10 +1,13 @@
-//! The page in a real browser, headless, over WebDriver: it draws, its slider resizes the server,
-//! and names stay text.
+//! The page in a real browser, headless, over WebDriver.
 //!
 //! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); where they are missing, or
 //! can't start, the test says so and does nothing else. Whatever hangs, it ends: every answer,
 //! every wait and the whole have a deadline, and the browser's processes are killed with the test.
 //! `TIDEPOOL_SCREENSHOTS=<directory>` keeps what it saw, in light and dark.
+
+mod pictures;
+mod slider;
+mod view;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,16 +16,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use mysql::prelude::Queryable;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tidepool_lab::process::spawn_tied;
 
-use crate::advise::global;
-use crate::watch::{Page, pool_size};
-use crate::{Reader, fill, innodb, tidepool_server};
-
-const MIB: u64 = 1 << 20;
 /// A browser that has not started by then won't.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// For one thing that must come true in the page.
@@ -171,22 +168,36 @@ impl Browser {
         }
     }
 
+    /// One command of the DevTools protocol.
+    fn devtools(&self, command: &str, params: &Value) -> Value {
+        self.command("/goog/cdp/execute", &json!({ "cmd": command, "params": params }))
+    }
+
     fn scheme(&self, scheme: &str) {
-        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        self.command(
-            "/goog/cdp/execute",
-            &json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } }),
-        );
+        let forced = if scheme == "forced" { "active" } else { "none" };
+        let scheme = if scheme == "forced" { "dark" } else { scheme };
+        let features = json!([
+            { "name": "prefers-color-scheme", "value": scheme },
+            { "name": "forced-colors", "value": forced },
+        ]);
+        self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
+    }
+
+    /// The width of the page, in pixels of the style sheet.
+    fn width(&self, width: u32) {
+        let height = if width < 500 { 844 } else { width * 10 / 16 };
+        let metrics = json!({
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500,
+        });
+        self.devtools("Emulation.setDeviceMetricsOverride", &metrics);
     }
 
     /// Into the directory that the environment names, if it does. (Base 64 is decoded by hand: it
     /// is a dozen lines.)
     fn screenshot(&self, name: &str) {
         let Some(directory) = std::env::var_os("TIDEPOOL_SCREENSHOTS") else { return };
-        let shot = self.command(
-            "/goog/cdp/execute",
-            &json!({ "cmd": "Page.captureScreenshot", "params": { "captureBeyondViewport": true } }),
-        );
+        let whole = json!({ "captureBeyondViewport": true });
+        let shot = self.devtools("Page.captureScreenshot", &whole);
         let path = std::path::Path::new(&directory).join(format!("{name}.png"));
         std::fs::write(path, base64(shot["data"].as_str().unwrap())).unwrap();
     }
@@ -221,6 +232,11 @@ impl Browser {
     /// Presses a key, by WebDriver's letter for it, on the element of this id.
     fn key(&self, id: &str, key: &str) {
         self.value(&format!("document.getElementById('{id}').focus()"));
+        self.press(key);
+    }
+
+    /// Presses a key where the focus is.
+    fn press(&self, key: &str) {
         let strokes =
             json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
         let actions = json!({ "actions": [{ "type": "key", "id": "keys", "actions": strokes }] });
@@ -274,136 +290,4 @@ fn browser() -> Option<Browser> {
             eprintln!("skipped: {why}; scripts/deps --test installs chromium-driver");
         })
         .ok()
-}
-
-#[test]
-fn the_page_draws_and_its_slider_resizes_the_server() {
-    let Some(browser) = browser() else { return };
-    let server =
-        innodb("watch-browser", &["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"]);
-    // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below
-    // out of the pool.
-    let rows = fill(&server, 28);
-    let mut conn = server.connect_to("test");
-    let hostile = "<img src=x onerror=\"document.title='hacked'\">";
-    conn.query_drop(format!("CREATE TABLE test.`{hostile}` (id INT PRIMARY KEY) ENGINE=InnoDB"))
-        .unwrap();
-    // Some pages, so that it is among the largest.
-    conn.query_drop(format!("INSERT INTO test.`{hostile}` SELECT seq FROM seq_1_to_5000")).unwrap();
-    let reader = Reader::start(&server, rows);
-    let page = Page::start(&server, &[]);
-
-    // Without the token: figures, and a slider that can't be moved.
-    browser.open(&format!("http://{}/", page.address));
-    browser.until("samples.length > 3 && document.querySelectorAll('.tile').length === 7");
-    assert_eq!(browser.value("document.getElementById('size').disabled"), true);
-    assert_eq!(browser.value("document.getElementById('look').disabled"), true);
-    // Something is drawn: pixels that are not the canvas's ground.
-    let inked =
-        "(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v !== 0))";
-    for canvas in ["graph", "curve"] {
-        browser.until(&format!("{inked}(document.getElementById('{canvas}'))"));
-    }
-
-    // With it: InnoDB's content by index, hostile names as text.
-    browser.open("about:blank");
-    browser.open(&format!("http://{}/#token={}", page.address, page.token));
-    browser.until("samples.length > 3 && !document.getElementById('size').disabled");
-    browser.value("document.getElementById('look').click()");
-    browser.until("document.getElementById('content').innerText.includes('onerror')");
-    assert_eq!(browser.value("document.querySelectorAll('#content img').length"), 0);
-    assert_ne!(browser.value("document.title"), "hacked");
-
-    // The slider, dragged to the left as a hand would.
-    let thumb =
-        browser.value("Number(document.getElementById('size').value) / 1000").as_f64().unwrap();
-    browser.drag(thumb, thumb / 2.0, || {
-        let text = browser.value("document.getElementById('prediction').innerText");
-        assert!(text.as_str().unwrap().contains("predicted"), "{text}");
-        assert_eq!(pool_size(&server), 64 * MIB, "it was set before it was let go");
-    });
-    // Nor does it set anything when it is let go, or by a key, before that is confirmed.
-    let picked = || browser.value("picked").as_u64();
-    let dragged = picked().expect("a size is shown");
-    browser.key("size", "\u{e012}");
-    assert!(picked().unwrap() < dragged, "{:?} after {dragged}", picked());
-    browser.key("size", "\u{e011}");
-    assert_eq!(picked(), browser.value("least").as_u64());
-    // A key moves it by a unit at least, also where a notch is less.
-    browser.key("size", "\u{e014}");
-    assert_eq!(picked().unwrap(), browser.value("least + unit").as_u64().unwrap());
-    assert_eq!(
-        (pool_size(&server), browser.value("setting.wanted_bytes")),
-        (64 * MIB, Value::Null)
-    );
-    browser.key("size", "\u{e00c}");
-    assert_eq!(
-        (picked(), browser.value("document.getElementById('confirm').hidden")),
-        (None, true.into())
-    );
-    assert_eq!(pool_size(&server), 64 * MIB, "Escape leaves it as it is");
-    browser.drag(thumb, thumb / 2.0, || {});
-    browser.value("document.getElementById('set').click()");
-    let deadline = Instant::now() + PATIENCE;
-    while pool_size(&server) == 64 * MIB {
-        assert!(Instant::now() < deadline, "{}", browser.value("document.body.innerText"));
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    browser.until(
-        "!setting.running && document.getElementById('prediction').innerText.includes('after')",
-    );
-    assert!(pool_size(&server) < 64 * MIB);
-    browser.until("document.getElementById('decisions').innerText.includes('set by this page')");
-    // Only the slider sets the size of this one.
-    assert_eq!(browser.value("document.getElementById('mode').offsetHeight"), 0);
-    browser.screenshots("watch");
-    let errors = browser.value("document.getElementById('error').hidden");
-    assert_eq!(errors, true);
-    drop(reader);
-}
-
-#[test]
-fn a_governed_pool_can_be_fixed_by_the_slider_and_left_to_its_engine_by_the_button() {
-    let Some(browser) = browser() else { return };
-    let server = tidepool_server::server("watch-browser-tidepool", &[]);
-    let page = Page::start(&server, &[]);
-    let mode = |text: &str| format!("document.getElementById('mode').innerText.includes('{text}')");
-    let button = "(b => b.offsetHeight > 0 ? b.disabled ? 'off' : 'on' : 'none')(document.getElementById('govern'))";
-    browser.open(&format!("http://{}/#token={}", page.address, page.token));
-    browser.until(&mode("Automatic"));
-    assert_eq!(browser.value(button), "none");
-    browser.screenshots("watch-governed");
-    let thumb =
-        browser.value("Number(document.getElementById('size').value) / 1000").as_f64().unwrap();
-    browser.drag(thumb, thumb / 2.0, || {
-        let text = browser.value("document.getElementById('mode').innerText");
-        assert!(text.as_str().unwrap().starts_with("If it is set: fixed at "), "{text}");
-        assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
-    });
-    browser.key("size", "\u{e007}");
-    browser.until(&mode("Fixed: "));
-    browser.until(&format!("!setting.running && {button} === 'on'"));
-    let fixed = global(&server, "tidepool_buffer_pool_size");
-    assert!(fixed >= 4 * MIB && fixed.is_multiple_of(2 * MIB), "{fixed}");
-    // It is the engine's least that the slider ends at, and the page's figures say so.
-    let small = json!({ "bytes": 4 * MIB, "below_an_eighth": true }).to_string();
-    assert_eq!(page.post("/api/size", &small, &[]).0, 202);
-    browser.until("document.getElementById('least').textContent === '4 MiB'");
-    browser.until("samples[samples.length - 1].pool_bytes === 4 * MIB");
-    browser.screenshots("watch-fixed");
-    // Who may not set it has a button, but it does nothing.
-    browser.open("about:blank");
-    browser.open(&format!("http://{}/", page.address));
-    browser.until(&format!("{button} === 'off'"));
-    browser.open("about:blank");
-    browser.open(&format!("http://{}/#token={}", page.address, page.token));
-    browser.until(&format!("{button} === 'on'"));
-    browser.value("document.getElementById('govern').click()");
-    browser.until(&mode("Automatic"));
-    browser.until(&format!(
-        "!setting.running && samples[samples.length - 1].governed && {button} === 'none'"
-    ));
-    assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
-    browser.until("document.getElementById('decisions').innerText.includes('left by this page')");
-    assert_eq!(browser.value("document.getElementById('error').hidden"), true);
 }

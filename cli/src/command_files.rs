@@ -1,0 +1,26 @@
+//! Files made from the definition of the command line: what a shell completes, and man pages.
+
+use std::io::Write;
+use std::path::Path;
+
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::exit::{Error, Result};
+
+/// Prints what a shell completes. A reader that has enough ends it.
+pub fn completions(mut program: Command, shell: Shell) {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut program, "tidepool", &mut text);
+    let _ = std::io::stdout().write_all(&text);
+}
+
+/// Writes a page for the program and each of its commands.
+///
+/// # Errors
+/// If a file can't be written.
+pub fn man_pages(program: Command, directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(program, directory))
+        .map_err(|error| Error::file(directory, &error))
+}
