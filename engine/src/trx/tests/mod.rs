@@ -7,6 +7,7 @@ mod races;
 mod settled;
 mod shrink;
 mod simulation;
+mod streams;
 mod stress;
 mod unfinished;
 mod walks;
