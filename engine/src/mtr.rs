@@ -271,6 +271,7 @@ impl<'a> Mtr<'a> {
     }
 
     /// Lets go of the pages, whose frame is in the log.
+    #[inline]
     fn end(&mut self) {
         self.pages.clear();
         let payload = std::mem::take(&mut self.log).into_bytes();

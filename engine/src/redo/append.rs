@@ -29,6 +29,7 @@ enum Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
+    #[inline]
     fn of(records: &'a [u8], key: Option<&'a NumberedKey>) -> Payload<'a> {
         match key {
             None => Payload::Plain(records, frame::payload_crc(records)),
@@ -49,6 +50,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Makes the frame that begins at `start`, behind what `out` has.
+    #[inline]
     fn put(&self, start: Lsn, epoch: u32, out: &mut Vec<u8>) {
         match self {
             Payload::Plain(records, crc) => {
@@ -95,6 +97,7 @@ impl RedoLog {
     }
 
     /// Begins to append a frame with `records_len` bytes of records.
+    #[inline]
     pub(crate) fn begin_append(&self, records_len: usize) -> Append<'_> {
         let len = Payload::frame_len(records_len, self.key.as_ref());
         let part = loop {
@@ -122,6 +125,7 @@ impl RedoLog {
 
 impl Append<'_> {
     /// Reserves the frame's place in the log.
+    #[inline]
     pub(crate) fn reserve(&mut self) {
         debug_assert!(self.start == Lsn::ZERO, "one frame, one place");
         self.start = match &self.part {
@@ -136,6 +140,7 @@ impl Append<'_> {
         self.complete_with(&payload, stamp)
     }
 
+    #[inline]
     fn complete_with(mut self, payload: &Payload<'_>, stamp: impl FnOnce(Lsn, Lsn)) -> Lsn {
         assert!(self.start > Lsn::ZERO, "a frame's place is reserved first");
         let start = self.start;

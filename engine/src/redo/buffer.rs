@@ -27,7 +27,7 @@
 //! The model checker compiles this file against its own atomics and mutexes
 //! (`tests/log_buffer_model/`).
 
-use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, home};
+use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, home, set_home};
 
 /// Largest number of parts: the writer visits each.
 const PARTS_MAX: usize = 64;
@@ -37,17 +37,25 @@ const PART_MIN_BYTES: usize = 16 << 10;
 /// as simulations have, is the same on all.
 const PARTS_EVERYWHERE: usize = 4;
 
-/// A frame in a part.
-struct Placed {
+/// Frames that follow each other in the log, and in a part.
+struct Run {
     start: u64,
     len: usize,
+}
+
+impl Run {
+    #[inline]
+    fn end(&self) -> u64 {
+        self.start + self.len as u64
+    }
 }
 
 #[derive(Default)]
 struct Part {
     /// The frames, one behind the other.
     bytes: Vec<u8>,
-    frames: Vec<Placed>,
+    /// Where they belong. A thread that appends alone makes one run.
+    runs: Vec<Run>,
     /// Frames that it ever got.
     count: u64,
 }
@@ -55,18 +63,18 @@ struct Part {
 impl Part {
     #[inline]
     fn used(&self) -> usize {
-        self.bytes.len() + self.frames.len() * size_of::<Placed>()
+        self.bytes.len() + self.runs.len() * size_of::<Run>()
     }
 
     /// A frame too large for any part goes to one in which no such frame is.
     #[inline]
     fn has_room(&self, len: usize, capacity: usize) -> bool {
-        let (used, len) = (self.used(), len + size_of::<Placed>());
+        let (used, len) = (self.used(), len + size_of::<Run>());
         used + len <= capacity || len > capacity && used <= capacity
     }
 
     fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.frames.capacity() * size_of::<Placed>()
+        self.bytes.capacity() + self.runs.capacity() * size_of::<Run>()
     }
 }
 
@@ -117,13 +125,18 @@ impl LogBuffer {
         Some(OwnPart { buffer: self, part })
     }
 
-    #[inline(never)]
+    /// The next part that is free and has room, or that has room once it is free. The thread stays
+    /// with it.
+    #[cold]
     fn other_with_room(&self, len: usize) -> Option<MutexGuard<'_, Part>> {
-        let home = self.home();
-        let parts = || self.parts[home..].iter().chain(&self.parts[..home]);
+        let (home, count) = (self.home(), self.parts.len());
+        let others = || (home + 1..=home + count).map(|part| part & (count - 1));
         let has_room = |part: &MutexGuard<'_, Part>| part.has_room(len, self.part_bytes);
-        let free = parts().filter_map(|part| part.try_lock()).find(has_room);
-        free.or_else(|| parts().map(|part| part.lock()).find(has_room))
+        let free = |no: usize| Some((no, self.parts[no].try_lock().filter(has_room)?));
+        let waited_for = |no: usize| Some((no, Some(self.parts[no].lock()).filter(has_room)?));
+        let (no, part) = others().find_map(free).or_else(|| others().find_map(waited_for))?;
+        set_home(no);
+        Some(part)
     }
 
     /// A part, whether it has room or not: it grows.
@@ -152,13 +165,17 @@ impl LogBuffer {
         let mut taken = 0;
         for part in &self.parts {
             let part = &mut *part.lock();
-            let count = part.frames.partition_point(|frame| frame.start < to);
-            let mut at = 0;
-            for frame in part.frames.drain(..count) {
-                let place = (frame.start - from) as usize;
-                out[place..place + frame.len].copy_from_slice(&part.bytes[at..at + frame.len]);
-                at += frame.len;
+            let (mut at, mut whole) = (0, 0);
+            for run in part.runs.iter_mut().take_while(|run| run.start < to) {
+                let len = (run.end().min(to) - run.start) as usize;
+                let place = (run.start - from) as usize;
+                out[place..place + len].copy_from_slice(&part.bytes[at..at + len]);
+                at += len;
+                // Of the last one, frames that were appended a moment ago may stay.
+                (run.start, run.len) = (run.start + len as u64, run.len - len);
+                whole += usize::from(run.len == 0);
             }
+            part.runs.drain(..whole);
             taken += at;
             part.bytes.drain(..at);
             if part.bytes.is_empty() && part.bytes.capacity() > self.part_bytes {
@@ -194,7 +211,6 @@ impl OwnPart<'_> {
     #[inline]
     pub fn put(&mut self, start: u64, len: usize, make: impl FnOnce(&mut Vec<u8>)) {
         let part = &mut *self.part;
-        debug_assert!(part.frames.last().is_none_or(|last| last.start + last.len as u64 <= start));
         let at = part.bytes.len();
         if at == 0 {
             // Memory that no frame gets to is not touched.
@@ -202,7 +218,13 @@ impl OwnPart<'_> {
         }
         make(&mut part.bytes);
         assert_eq!(part.bytes.len(), at + len, "a frame is as long as its place");
-        part.frames.push(Placed { start, len });
+        match part.runs.last_mut() {
+            Some(last) if last.end() == start => last.len += len,
+            last => {
+                debug_assert!(last.is_none_or(|last| last.end() < start), "in LSN order");
+                part.runs.push(Run { start, len });
+            }
+        }
         part.count += 1;
     }
 }

@@ -13,11 +13,28 @@ pub(super) use crate::padded::Padded;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static HOME: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
+    /// `usize::MAX` as long as the thread has no number: so there is nothing to initialise.
+    static HOME: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A number of the calling thread; those of threads that began one after the other are neighbours.
+/// A number of the calling thread, which chooses where it looks first; of threads that began one
+/// after the other they are neighbours, until [`set_home`].
 #[inline]
 pub(super) fn home() -> usize {
-    HOME.get()
+    match HOME.get() {
+        usize::MAX => take_home(),
+        home => home,
+    }
+}
+
+#[cold]
+fn take_home() -> usize {
+    let home = THREADS.fetch_add(1, Ordering::Relaxed);
+    set_home(home);
+    home
+}
+
+/// Has [`home`] be this number from now on.
+pub(super) fn set_home(home: usize) {
+    HOME.set(home);
 }
