@@ -25,9 +25,13 @@
 //! reads stale words, never unmapped memory; it notices by looking at the chunk's number before and
 //! after (chunk numbers never repeat). [`directory`] finds the chunk of a number.
 //!
-//! A commit holds the commit mutex while it takes its number, writes its commit record and
-//! publishes: hence CSN order is redo order, and `published = n` means that the words of all
-//! commits up to `n` are stored. A reader never takes it.
+//! A commit holds the commit mutex while it takes its number, reserves the place of its record in
+//! the redo log and publishes: hence CSN order is redo order, and `published = n` means that the
+//! words of all commits up to `n` are stored. A reader never takes it.
+//!
+//! The record itself is made after that, outside of the mutex. Who sees the commit before may
+//! append to the log at once; that lies behind the reserved place, and the log's writer leaves no
+//! hole. So *if a commit is durable, then so is each commit that it may have seen.*
 
 mod directory;
 #[cfg(test)]
@@ -37,7 +41,7 @@ mod sync;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::padded::Padded;
 use crate::pause::{self, PausePoint};
@@ -128,13 +132,20 @@ struct Allocator {
 
 /// The table; see the module's description.
 pub struct CsnTable {
-    /// The next id to hand out; all below have been handed out, and their chunk exists or existed.
-    next_id: Padded<AtomicU64>,
+    ids: Padded<Ids>,
     ends: Padded<Ends>,
     directory: Directory,
     arena: Box<[OnceLock<Box<[Chunk]>>]>,
     alloc: Padded<Mutex<Allocator>>,
     commit: Padded<Mutex<()>>,
+}
+
+/// The ids that are handed out, by one atomic step each.
+struct Ids {
+    /// The next one; all below have been handed out, and their chunk exists or existed.
+    next: AtomicU64,
+    /// Ids below this have a chunk, and may be handed out. Written under the mutex of `alloc`.
+    ready: AtomicU64,
 }
 
 /// What each view that opens reads, and each commit writes.
@@ -143,30 +154,6 @@ struct Ends {
     low: AtomicU64,
     /// The words of all commits up to this CSN are stored.
     published: AtomicU64,
-}
-
-/// The right to commit next; dropped without [`CommitTurn::publish`], nothing was committed.
-pub struct CommitTurn<'a> {
-    table: &'a CsnTable,
-    csn: Csn,
-    _guard: MutexGuard<'a, ()>,
-}
-
-impl CommitTurn<'_> {
-    /// The number this commit gets.
-    pub fn csn(&self) -> Csn {
-        self.csn
-    }
-
-    /// Makes the commit of `id` visible to every view from now on.
-    pub fn publish(self, id: TrxId) -> Csn {
-        let table = self.table;
-        table.store(id, self.csn.0);
-        pause::reach(PausePoint::CommitStored);
-        table.ends.published.store(self.csn.0, Ordering::SeqCst);
-        table.raise_low();
-        self.csn
-    }
 }
 
 impl CsnTable {
@@ -187,7 +174,7 @@ impl CsnTable {
         assert!(next_id.0 > 0 && published.0 > 0);
         let arena = (0..(1 << INDEX_BITS) / ARENA_STEP).map(|_| OnceLock::new()).collect();
         let table = CsnTable {
-            next_id: Padded(AtomicU64::new(next_id.0)),
+            ids: Padded(Ids { next: AtomicU64::new(next_id.0), ready: AtomicU64::new(next_id.0) }),
             ends: Padded(Ends {
                 low: AtomicU64::new(active.iter().map(|id| id.0).min().unwrap_or(next_id.0)),
                 published: AtomicU64::new(published.0),
@@ -219,7 +206,7 @@ impl CsnTable {
 
     /// The id the next writer will get.
     pub fn next_id(&self) -> TrxId {
-        TrxId(self.next_id.load(Ordering::SeqCst))
+        TrxId(self.ids.next.load(Ordering::SeqCst))
     }
 
     /// Every id below has ended.
@@ -232,37 +219,71 @@ impl CsnTable {
         Csn(self.ends.published.load(Ordering::SeqCst))
     }
 
+    /// Hands out an id, unless those that are ready are used up.
+    pub fn assign_ready(&self) -> Option<TrxId> {
+        let ready = self.ids.ready.load(Ordering::Acquire);
+        // No plain addition: an id from `ready` on would be taken for one whose chunk is gone.
+        let next = |id: u64| (id < ready).then_some(id + 1);
+        let id = self.ids.next.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
+        id.ok().map(TrxId)
+    }
+
     /// Hands out an id below `limit`, or none when they are used up. `views` gives the live views'
     /// bounds when it reclaims chunks (once in [`CHUNK_IDS`] calls); it returns `None` if
     /// they are not known at the moment.
     pub fn assign(
         &self,
         limit: TrxId,
-        views: impl FnOnce() -> Option<Vec<ViewBounds>>,
+        views: impl Fn() -> Option<Vec<ViewBounds>>,
     ) -> Option<TrxId> {
-        let mut alloc = self.alloc.lock();
-        let id = self.next_id.load(Ordering::Relaxed);
-        if id >= limit.0 {
-            return None;
+        loop {
+            let id = self.assign_ready();
+            if id.is_some() || !self.make_ready(limit, &views) {
+                return id;
+            }
         }
-        if id.is_multiple_of(CHUNK_IDS) {
-            self.reclaim(&mut alloc, views);
-            self.create_chunk(&mut alloc, id / CHUNK_IDS);
-        }
-        self.next_id.store(id + 1, Ordering::SeqCst);
-        Some(TrxId(id))
     }
 
-    /// Waits for the right to commit.
-    pub fn commit_turn(&self) -> CommitTurn<'_> {
-        let guard = self.commit.lock();
-        let csn = Csn(self.ends.published.load(Ordering::Relaxed) + 1);
-        CommitTurn { table: self, csn, _guard: guard }
+    /// Makes ids ready up to the end of a chunk, or up to `limit`. False: all up to `limit` are.
+    fn make_ready(&self, limit: TrxId, views: impl FnOnce() -> Option<Vec<ViewBounds>>) -> bool {
+        let mut alloc = self.alloc.lock();
+        let ready = self.ids.ready.load(Ordering::Relaxed);
+        if ready >= limit.0 {
+            return false;
+        }
+        // Another thread may have been here in between.
+        if self.ids.next.load(Ordering::Relaxed) == ready {
+            if ready.is_multiple_of(CHUNK_IDS) {
+                self.reclaim(&mut alloc, views);
+                self.create_chunk(&mut alloc, ready / CHUNK_IDS);
+            }
+            let end = (ready / CHUNK_IDS + 1) * CHUNK_IDS;
+            self.ids.ready.store(end.min(limit.0), Ordering::Release);
+        }
+        true
+    }
+
+    /// Commits `id`: gives it the next number, and makes it visible to every view from now on.
+    /// `reserve`, which must not wait, reserves the place of the commit in the redo log: before any
+    /// place that somebody who sees the commit can reserve.
+    pub fn commit(&self, id: TrxId, reserve: impl FnOnce()) -> Csn {
+        let word = self.word_of_active(id);
+        let csn = {
+            let _turn = self.commit.lock();
+            let csn = self.ends.published.load(Ordering::Relaxed) + 1;
+            reserve();
+            end_word(word, id, csn);
+            pause::reach(PausePoint::CommitStored);
+            self.ends.published.store(csn, Ordering::SeqCst);
+            Csn(csn)
+        };
+        self.raise_low();
+        csn
     }
 
     /// Records that `id` rolled back; its entries must be restored by now.
     pub fn rolled_back(&self, id: TrxId) {
-        self.store(id, ROLLED_BACK);
+        end_word(self.word_of_active(id), id, ROLLED_BACK);
         self.raise_low();
     }
 
@@ -292,11 +313,10 @@ impl CsnTable {
         self.alloc.lock().live.len()
     }
 
-    /// Stores how `id` has ended. `low` is still to be raised.
-    fn store(&self, id: TrxId, word: u64) {
+    /// The word of an id that has not ended.
+    fn word_of_active(&self, id: TrxId) -> &AtomicU64 {
         let chunk = self.find(id.0 / CHUNK_IDS).expect("the chunk of an active id is kept");
-        let before = chunk.words[(id.0 % CHUNK_IDS) as usize].swap(word, Ordering::SeqCst);
-        assert_eq!(before, ACTIVE, "transaction {} ended twice", id.0);
+        &chunk.words[(id.0 % CHUNK_IDS) as usize]
     }
 
     /// Moves `low` over ids that have rolled back, or whose commits are published: a view must not
@@ -307,7 +327,7 @@ impl CsnTable {
     fn raise_low(&self) {
         loop {
             let low = self.ends.low.load(Ordering::SeqCst);
-            if low >= self.next_id.load(Ordering::SeqCst) {
+            if low >= self.ids.next.load(Ordering::SeqCst) {
                 return;
             }
             let next = match self.word(TrxId(low)) {
@@ -399,6 +419,12 @@ impl CsnTable {
             word.store(ACTIVE, Ordering::Relaxed);
         }
     }
+}
+
+/// Stores how `id` has ended. `low` is still to be raised.
+fn end_word(word: &AtomicU64, id: TrxId, end: u64) {
+    let before = word.swap(end, Ordering::SeqCst);
+    assert_eq!(before, ACTIVE, "transaction {} ended twice", id.0);
 }
 
 #[cfg(test)]

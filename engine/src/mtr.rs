@@ -7,6 +7,10 @@
 //! apply    changes bytes and notes the change for the log: cannot fail
 //! commit   appends the frame and stamps the pages with its LSN, then lets go of the latches
 //! ```
+//! The commit of a transaction writes a number that is drawn when the frame gets its place in the
+//! log ([`Mtr::apply_numbered`], [`Mtr::commit_numbered`]): so the numbers are in the order of the
+//! log, and nothing but the drawing need be done one after the other.
+//!
 //! The latches are kept to the end (two-phase), so that no thread sees, and the cleaner never
 //! writes, a half-done change: a page's LSN is true of every byte of it.
 //!
@@ -26,7 +30,7 @@
 
 use std::cell::Cell;
 
-use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, PageType, Space};
+use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, PageType, Pool, Space};
 
 use crate::env::Env;
 use crate::error::Result;
@@ -44,6 +48,16 @@ struct Latched<'a> {
     fresh: bool,
 }
 
+/// Where a number goes that is not known yet.
+struct NumberPlace {
+    page: PageHandle,
+    in_page: usize,
+    in_log: usize,
+}
+
+/// Bytes of such a number.
+const NUMBER_LEN: usize = size_of::<u64>();
+
 thread_local! {
     /// The memory of the thread's last payload, for the next.
     static PAYLOAD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -57,6 +71,7 @@ pub struct Mtr<'a> {
     env: &'a Env,
     pages: Vec<Option<Latched<'a>>>,
     log: Writer,
+    number: Option<NumberPlace>,
     /// A page refused an operation; nothing of this must ever reach the log.
     broken: bool,
 }
@@ -79,7 +94,7 @@ impl<'a> Mtr<'a> {
 
     fn new(env: &'a Env) -> Self {
         let log = Writer::reusing(PAYLOAD.take());
-        Self { env, pages: Vec::with_capacity(8), log, broken: false }
+        Self { env, pages: Vec::with_capacity(8), log, number: None, broken: false }
     }
 
     /// The environment it changes.
@@ -162,7 +177,8 @@ impl<'a> Mtr<'a> {
         self.pages[page.0 as usize].as_ref().expect("the page was released")
     }
 
-    /// Changes a page, and notes the change for the log. The only way bytes of a page ever change.
+    /// Changes a page, and notes the change for the log. The only way bytes of a page ever change
+    /// ([`Mtr::apply_numbered`] is one).
     ///
     /// An operation that the page refuses means that memory or code is broken; it stops all
     /// writing.
@@ -178,6 +194,23 @@ impl<'a> Mtr<'a> {
                 id.no, id.space
             ));
         }
+    }
+
+    /// Writes `bytes` at `offset` of a page, except that the eight of them from `number_at` on are
+    /// zero as yet: [`Mtr::commit_numbered`] puts a number there. Once in a mini-transaction.
+    pub(crate) fn apply_numbered(
+        &mut self,
+        page: PageHandle,
+        offset: usize,
+        bytes: &[u8],
+        number_at: usize,
+    ) {
+        assert!(self.number.is_none(), "a mini-transaction draws one number");
+        assert_eq!(bytes[number_at..number_at + NUMBER_LEN], [0; NUMBER_LEN]);
+        self.apply(page, &PageOp::Write { offset: offset as u32, bytes });
+        // The operation's encoding ends with the bytes.
+        let in_log = self.log.bytes().len() - bytes.len() + number_at;
+        self.number = Some(NumberPlace { page, in_page: offset + number_at, in_log });
     }
 
     /// Bytes of log written so far, header not included.
@@ -197,6 +230,30 @@ impl<'a> Mtr<'a> {
         self.append()
     }
 
+    /// Commits, and draws the number that [`Mtr::apply_numbered`] has left a place for. `draw`
+    /// calls what it gets once: that reserves the frame's place in the log. It sees to it that
+    /// numbers and places come in the same order. Other threads may act on the number at once, for
+    /// whatever they append lies behind this frame.
+    pub(crate) fn commit_numbered(mut self, draw: impl FnOnce(&mut dyn FnMut()) -> u64) -> Lsn {
+        self.format_unused_pages();
+        if self.broken {
+            draw(&mut || ());
+            return self.env.redo().next_lsn();
+        }
+        let mut append = self.env.redo().begin_append(self.log.bytes().len());
+        let number = draw(&mut || append.reserve()).to_le_bytes();
+        if let Some(place) = self.number.take() {
+            self.log.patch(place.in_log, &number);
+            let page = self.pages[place.page.0 as usize].as_mut().expect("a changed page stays");
+            page.guard.bytes_mut()[place.in_page..place.in_page + NUMBER_LEN]
+                .copy_from_slice(&number);
+        }
+        let (pool, pages) = (self.env.pool(), &mut self.pages);
+        let end = append.complete(self.log.bytes(), |start, end| mark(pool, pages, start, end));
+        self.end();
+        end
+    }
+
     fn append(&mut self) -> Lsn {
         if self.log.is_empty() {
             return Lsn::ZERO;
@@ -205,18 +262,29 @@ impl<'a> Mtr<'a> {
             // Dropped like an abandoned one. Every flush fails by now, this one's too.
             return self.env.redo().next_lsn();
         }
+        assert!(self.number.is_none(), "the number has still to be drawn");
         let (pool, pages) = (self.env.pool(), &mut self.pages);
-        let end = self.env.redo().append(self.log.bytes(), |start, end| {
-            for page in pages.iter_mut().flatten().filter(|page| page.changed) {
-                pool.mark_dirty(&mut page.guard, start, end);
-            }
-        });
-        pages.clear();
+        let redo = self.env.redo();
+        let end = redo.append(self.log.bytes(), |start, end| mark(pool, pages, start, end));
+        self.end();
+        end
+    }
+
+    /// Lets go of the pages, whose frame is in the log.
+    #[inline]
+    fn end(&mut self) {
+        self.pages.clear();
         let payload = std::mem::take(&mut self.log).into_bytes();
         if payload.capacity() <= PAYLOAD_KEPT_MAX {
             PAYLOAD.set(payload);
         }
-        end
+    }
+}
+
+/// Marks the changed pages dirty.
+fn mark(pool: &Pool, pages: &mut [Option<Latched<'_>>], start: Lsn, end: Lsn) {
+    for page in pages.iter_mut().flatten().filter(|page| page.changed) {
+        pool.mark_dirty(&mut page.guard, start, end);
     }
 }
 

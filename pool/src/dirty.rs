@@ -1,9 +1,10 @@
 //! Which pages are dirty, in the order of the redo that they need.
 //!
-//! A page becomes dirty inside the redo log's append section, hence in LSN order, so the queue is a
-//! plain FIFO of (recovery LSN, frame). Beside it are two small ordered sets: entries put aside
-//! (taken up for write-out, but their page was latched or its write failed), and entries in flight.
-//! An entry is in exactly one of the three, so the oldest dirty LSN is the least of three heads.
+//! A page becomes dirty while its mini-transaction is appended to the redo log. Appends run beside
+//! each other, so pages come nearly in LSN order; a queue of (recovery LSN, frame) sorts the few
+//! that come late. Beside it are two small ordered sets: entries put aside (taken up for write-out,
+//! but their page was latched or its write failed; or far out of order), and entries in flight. An
+//! entry is in exactly one of the three, so the oldest dirty LSN is the least of three heads.
 //!
 //! ```text
 //!             mark                       begin (copied)             complete, written
@@ -19,11 +20,19 @@
 //! mini-transaction moves into the frame. Then the frame has two valid entries, one in the queue
 //! and one aside; once its page has been written out by either, the other is stale.
 //!
-//! Locking: the mutex is taken under page latches and under the redo log's mutex; under it nothing
-//! is taken.
+//! # Shards
+//! Every thread that writes comes here, so frames are spread over [`SHARDS`] shards by their
+//! number, each with these three and a mutex. All that is about one frame happens under its shard's
+//! mutex. Who moves a page, or looks for the oldest, holds the mutexes of both frames, or of all:
+//! no page slips from a shard that he has not looked at into one that he has.
+//!
+//! Locking: a mutex is taken under page latches and under one of the redo log's buffer; those of
+//! several shards are taken in the shards' order. Under them nothing is taken.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::MutexGuard;
 
 use crate::contention::CountingMutex;
 use crate::frames::Frames;
@@ -33,29 +42,80 @@ use crate::page::Lsn;
 /// A recovery LSN plus one (as descriptors keep it), and the frame.
 type Entry = (u64, u32);
 
+const SHARDS: usize = 16;
+/// An entry that belongs before more entries of the queue than these is put aside.
+const DISORDER_MAX: usize = 64;
+
 #[derive(Default)]
 struct Queues {
+    /// Ascending.
     fifo: VecDeque<Entry>,
     aside: BTreeSet<Entry>,
     in_flight: BTreeSet<Entry>,
 }
 
+impl Queues {
+    fn insert(&mut self, entry: Entry) {
+        let late = self.fifo.iter().rev().take(DISORDER_MAX + 1);
+        let late = late.take_while(|other| other.0 > entry.0).count();
+        // Far out of order, as recovery's may be: the set sorts it.
+        if late > DISORDER_MAX {
+            self.aside.insert(entry);
+        } else {
+            self.fifo.insert(self.fifo.len() - late, entry);
+        }
+    }
+
+    fn drop_stale(&mut self, frames: &Frames) {
+        while let Some(&(lsn, frame)) = self.fifo.front()
+            && !is_live(frames, lsn, frame)
+        {
+            self.fifo.pop_front();
+        }
+    }
+}
+
+/// On cache lines that it shares with no other.
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard {
+    queues: CountingMutex<Queues>,
+    /// Dirty pages, those in flight included. Written under the mutex.
+    count: AtomicU64,
+}
+
+impl Shard {
+    fn add(&self, pages: u64) {
+        self.count.store(self.count.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
+    }
+
+    fn subtract_one(&self) {
+        self.count.store(self.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct DirtyQueue {
-    queues: CountingMutex<Queues>,
-    /// Dirty pages, those in flight included.
-    count: AtomicU64,
+    shards: [Shard; SHARDS],
 }
 
 impl DirtyQueue {
     /// Dirty pages now.
     pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
+        self.shards.iter().map(|shard| shard.count.load(Ordering::Relaxed)).sum()
     }
 
-    /// How often a thread found the mutex taken.
+    /// How often a thread found a mutex taken.
     pub(crate) fn waits(&self) -> u64 {
-        self.queues.waits()
+        self.shards.iter().map(|shard| shard.queues.waits()).sum()
+    }
+
+    fn shard(&self, frame: u32) -> &Shard {
+        &self.shards[frame as usize % SHARDS]
+    }
+
+    fn all(&self) -> [MutexGuard<'_, Queues>; SHARDS] {
+        std::array::from_fn(|shard| self.shards[shard].queues.lock())
     }
 
     /// Notes a change whose redo starts at `start`. The caller has the page latched exclusively.
@@ -64,26 +124,22 @@ impl DirtyQueue {
         if descriptor.rec_lsn.load(Ordering::Relaxed) != 0 {
             return;
         }
-        let mut queues = self.queues.lock();
+        let shard = self.shard(frame);
+        let mut queues = shard.queues.lock();
         // A failed write-out may have made it dirty again a moment ago.
         if descriptor.rec_lsn.load(Ordering::Relaxed) != 0 {
             return;
         }
         let entry = (start.0 + 1, frame);
         if descriptor.flushing.load(Ordering::Relaxed) == 0 {
-            self.count.fetch_add(1, Ordering::Relaxed);
+            shard.add(1);
         }
         descriptor.rec_lsn.store(entry.0, Ordering::Release);
-        match queues.fifo.back() {
-            // Out of order, as recovery's may be: the set sorts it.
-            Some(&last) if last.0 > entry.0 => {
-                queues.aside.insert(entry);
-            }
-            _ => queues.fifo.push_back(entry),
-        }
+        queues.insert(entry);
         // Pages written outside the queue's order leave stale entries behind; while its head is
         // stuck they would pile up.
-        if queues.fifo.len() > 4096 && queues.fifo.len() as u64 > 4 * frames.limit() as u64 {
+        let stale_min = (4 * frames.limit() as usize).max(4096) / SHARDS;
+        if queues.fifo.len() > stale_min {
             queues.fifo.retain(|&(lsn, frame)| is_live(frames, lsn, frame));
         }
     }
@@ -92,56 +148,61 @@ impl DirtyQueue {
     /// [`Descriptor::is_dirty`](crate::frames::Descriptor::is_dirty) this needs no latch, and
     /// overlooks no page whose write-out begins, fails, or that moves meanwhile.
     pub(crate) fn dirty_frame_of(&self, frames: &Frames, word: &PageWord) -> Option<u32> {
-        let _all_that_is_by_the_mutex = self.queues.lock();
-        word.load().frame().filter(|&frame| frames.descriptor(frame).is_dirty())
+        loop {
+            let frame = word.load().frame()?;
+            let _all_that_is_by_the_mutex = self.shard(frame).queues.lock();
+            if word.load().frame() == Some(frame) {
+                return Some(frame).filter(|&frame| frames.descriptor(frame).is_dirty());
+            }
+        }
     }
 
     /// Where the redo begins that the dirty pages need.
     pub(crate) fn oldest(&self, frames: &Frames) -> Option<Lsn> {
-        let mut queues = self.queues.lock();
-        while let Some(&(lsn, frame)) = queues.fifo.front()
-            && !is_live(frames, lsn, frame)
-        {
-            queues.fifo.pop_front();
-        }
-        let heads = [queues.fifo.front(), queues.aside.first(), queues.in_flight.first()];
-        heads.into_iter().flatten().map(|&(lsn, _)| Lsn(lsn - 1)).min()
+        let oldest_in = |mut queues: MutexGuard<'_, Queues>| {
+            queues.drop_stale(frames);
+            let heads = [queues.fifo.front(), queues.aside.first(), queues.in_flight.first()];
+            heads.into_iter().flatten().map(|&(lsn, _)| Lsn(lsn - 1)).min()
+        };
+        // All mutexes are had before the first is let go of.
+        self.all().into_iter().filter_map(oldest_in).min()
     }
 
     /// Appends to `out` up to `max` frames whose recovery LSN is below `below`, oldest first. They
     /// stay noted as dirty.
     pub(crate) fn collect(&self, frames: &Frames, below: Lsn, max: usize, out: &mut Vec<u32>) {
-        let mut queues = self.queues.lock();
+        let mut shards = self.all();
         // Pages that can't be written (latched for long, or on a failing disk) stay aside; half of
         // the room is left to the others, so that those still make progress.
-        let aside: Vec<u32> = queues
-            .aside
-            .range(..(below.0.saturating_add(1), 0))
-            .take(max)
-            .map(|&(_, frame)| frame)
-            .collect();
+        let end = (below.0.saturating_add(1), 0);
+        let aside = shards.iter().flat_map(|queues| queues.aside.range(..end).take(max));
+        let mut aside: Vec<Entry> = aside.copied().collect();
+        aside.sort_unstable();
+        aside.truncate(max);
         let (first, rest) = aside.split_at(aside.len().min(max / 2));
-        out.extend(first);
+        out.extend(first.iter().map(|&(_, frame)| frame));
         let mut taken = first.len();
-        while taken < max
-            && let Some(&(lsn, frame)) = queues.fifo.front()
-            && lsn - 1 < below.0
-        {
-            queues.fifo.pop_front();
-            if is_live(frames, lsn, frame) {
-                queues.aside.insert((lsn, frame));
-                out.push(frame);
-                taken += 1;
+        while taken < max {
+            shards.iter_mut().for_each(|queues| queues.drop_stale(frames));
+            let heads = shards.iter_mut().filter(|queues| !queues.fifo.is_empty());
+            let Some(oldest) = heads.min_by_key(|queues| queues.fifo[0]) else { break };
+            let (lsn, frame) = oldest.fifo[0];
+            if lsn > below.0 {
+                break;
             }
+            oldest.fifo.pop_front();
+            oldest.aside.insert((lsn, frame));
+            out.push(frame);
+            taken += 1;
         }
-        out.extend(rest.iter().take(max - taken));
+        out.extend(rest.iter().take(max - taken).map(|&(_, frame)| frame));
     }
 
     /// Begins the write-out of a page that the caller has latched shared, before copying it. False:
     /// it is clean, or already in flight.
     pub(crate) fn begin(&self, frames: &Frames, frame: u32) -> bool {
         let descriptor = frames.descriptor(frame);
-        let mut queues = self.queues.lock();
+        let mut queues = self.shard(frame).queues.lock();
         let lsn = descriptor.rec_lsn.load(Ordering::Relaxed);
         if lsn == 0 || descriptor.flushing.load(Ordering::Relaxed) != 0 {
             return false;
@@ -156,13 +217,14 @@ impl DirtyQueue {
     /// Ends what [`DirtyQueue::begin`] began. A page that was not written is dirty as before.
     pub(crate) fn complete(&self, frames: &Frames, frame: u32, written: bool) {
         let descriptor = frames.descriptor(frame);
-        let mut queues = self.queues.lock();
+        let shard = self.shard(frame);
+        let mut queues = shard.queues.lock();
         let lsn = descriptor.flushing.load(Ordering::Relaxed);
         debug_assert!(lsn != 0, "only a page in flight completes");
         queues.in_flight.remove(&(lsn, frame));
         if written {
             if descriptor.rec_lsn.load(Ordering::Relaxed) == 0 {
-                self.count.fetch_sub(1, Ordering::Relaxed);
+                shard.subtract_one();
             }
         } else {
             // If it was changed meanwhile, that entry of the queue goes stale by this.
@@ -182,7 +244,9 @@ impl DirtyQueue {
         to: u32,
         set_word: impl FnOnce() -> T,
     ) -> T {
-        let mut queues = self.queues.lock();
+        let (source, target) = (from as usize % SHARDS, to as usize % SHARDS);
+        let mut first = self.shards[source.min(target)].queues.lock();
+        let mut second = (source != target).then(|| self.shards[source.max(target)].queues.lock());
         let (from_frame, to_frame) = (frames.descriptor(from), frames.descriptor(to));
         assert_eq!(from_frame.flushing.load(Ordering::Relaxed), 0, "page still being written");
         debug_assert!(!to_frame.is_dirty(), "a free frame is clean");
@@ -191,8 +255,15 @@ impl DirtyQueue {
         let result = set_word();
         from_frame.rec_lsn.store(0, Ordering::Release);
         if lsn != 0 {
-            queues.aside.remove(&(lsn, from));
-            queues.aside.insert((lsn, to));
+            let (in_source, in_target) = match &mut second {
+                None => (&mut first, None),
+                Some(second) if source < target => (&mut first, Some(second)),
+                Some(second) => (second, Some(&mut first)),
+            };
+            in_source.aside.remove(&(lsn, from));
+            in_target.unwrap_or(in_source).aside.insert((lsn, to));
+            self.shards[source].subtract_one();
+            self.shards[target].add(1);
         }
         result
     }
@@ -201,12 +272,13 @@ impl DirtyQueue {
     /// exclusively; it is not in flight.
     pub(crate) fn forget(&self, frames: &Frames, frame: u32) {
         let descriptor = frames.descriptor(frame);
-        let mut queues = self.queues.lock();
+        let shard = self.shard(frame);
+        let mut queues = shard.queues.lock();
         assert_eq!(descriptor.flushing.load(Ordering::Relaxed), 0, "page still being written");
         let lsn = descriptor.rec_lsn.swap(0, Ordering::Release);
         if lsn != 0 {
             queues.aside.remove(&(lsn, frame));
-            self.count.fetch_sub(1, Ordering::Relaxed);
+            shard.subtract_one();
         }
     }
 }

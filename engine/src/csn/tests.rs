@@ -14,7 +14,7 @@ fn assign(table: &CsnTable, views: &Views) -> TrxId {
 }
 
 fn commit(table: &CsnTable, id: TrxId) -> Csn {
-    table.commit_turn().publish(id)
+    table.commit(id, || ())
 }
 
 #[test]
@@ -73,17 +73,35 @@ fn an_old_view_keeps_younger_ids_out_of_the_common_view_when_their_chunk_is_gone
     assert!(views.common(&table).unwrap().sees(&table, id));
 }
 
+/// What a thread reserves once it sees a commit lies behind that commit's place.
 #[test]
-fn a_commit_that_is_given_up_uses_no_number() {
+fn commits_reserve_their_places_in_the_order_of_their_numbers() {
+    const COMMITS: u64 = 2000;
     let table = CsnTable::new(TrxId(5), Csn(9), &[]);
-    let views = Views::default();
-    let id = assign(&table, &views);
-    let turn = table.commit_turn();
-    assert_eq!(turn.csn(), Csn(10));
-    drop(turn);
-    assert!(table.is_active(id));
-    assert_eq!(commit(&table, id), Csn(10));
-    assert_eq!(table.state(id), TrxState::Committed(Csn(10)));
+    let (views, end) = (Views::default(), AtomicU64::new(0));
+    let commits = &|thread: u64| {
+        let (mut places, mut later, slot) = (Vec::new(), Vec::new(), views.claim());
+        for _ in 0..COMMITS {
+            let id = assign(&table, &views);
+            let mut place = 0;
+            let number = table.commit(id, || place = end.fetch_add(1 + thread, Ordering::Relaxed));
+            places.push((number, place));
+            let seen = views.open(slot, &table).csn;
+            views.close(slot);
+            assert!(seen >= number, "a commit is visible when it returns");
+            later.push((seen, end.fetch_add(1, Ordering::Relaxed)));
+        }
+        (places, later)
+    };
+    let threads: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || commits(n))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (places, later): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
+    let places: BTreeMap<Csn, u64> = places.into_iter().flatten().collect();
+    assert_eq!(places.len() as u64, 4 * COMMITS);
+    assert!(places.values().is_sorted());
+    assert!(later.into_iter().flatten().all(|(seen, place)| place > places[&seen]));
 }
 
 /// Its number distinguishes it from a table, or an index, that is younger: what it sees must not be

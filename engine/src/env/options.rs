@@ -17,8 +17,8 @@ use crate::recovery;
 use crate::redo;
 use crate::redo::control::Control;
 
-/// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it
-/// each.
+/// Size of the log buffer, and of the buffer of its writer, in bytes: with a memory budget, at most
+/// this part of it each.
 const REDO_BUFFER_BYTES: u64 = 4 << 20;
 const REDO_BUFFER_PARTS: u64 = 32;
 
@@ -47,7 +47,7 @@ pub struct EnvOptions {
     pub compressed_tier: CompressedTier,
     /// Size of the redo log, bytes; 0 = automatic.
     pub redo_capacity_bytes: u64,
-    /// Size of each of the two log buffers, bytes.
+    /// Size of the log buffer, and of the buffer of its writer, bytes.
     pub redo_buffer_bytes: usize,
     /// How often the log is flushed without being asked.
     pub flush_log_interval: Duration,

@@ -56,7 +56,7 @@ pub struct Options<'a> {
     pub memory_budget_bytes: u64,
     /// The redo log's capacity in bytes.
     pub redo_capacity_bytes: u64,
-    /// Size of each of the two log buffers in bytes.
+    /// Size of the log buffer, and of the buffer of its writer, in bytes.
     pub redo_buffer_bytes: usize,
     /// Whether the log is encrypted from now on.
     pub encrypt_log: bool,

@@ -178,9 +178,9 @@ impl RedoLog {
     }
 
     /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none.
-    /// `oldest_dirty` runs while nothing can be appended, so that no page becomes dirty between the
-    /// two looks. `settle` makes durable, after that, what must be durable before the checkpoint
-    /// is. Returns the checkpoint's LSN.
+    /// `oldest_dirty` runs when the pages of all frames before that end are marked, and what is
+    /// appended meanwhile lies behind it. `settle` makes durable, after that, what must be durable
+    /// before the checkpoint is. Returns the checkpoint's LSN.
     pub(crate) fn checkpoint(
         &self,
         oldest_dirty: impl FnOnce() -> Option<Lsn>,
@@ -199,7 +199,8 @@ impl RedoLog {
             // The last write may end with a mark, which the log then ends with.
             self.flush()?;
         }
-        let lsn = self.with_end(|end| oldest_dirty().unwrap_or(end));
+        let end = Lsn(self.buffer.settled_end());
+        let lsn = oldest_dirty().map_or(end, |oldest| oldest.min(end));
         let before = self.checkpoint_lsn();
         debug_assert!(lsn >= before, "a page is dirty since before the checkpoint");
         if lsn <= before && !clean_shutdown {

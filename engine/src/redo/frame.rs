@@ -29,8 +29,8 @@ pub const fn frame_len(payload_len: usize) -> usize {
     varint::len_u32(payload_len as u32) + 4 + payload_len
 }
 
-/// The checksum of a payload before LSN and epoch are known: the long part, done outside the log's
-/// mutex.
+/// The checksum of a payload before LSN and epoch are known: the long part, done before the frame
+/// gets its place.
 pub fn payload_crc(payload: &[u8]) -> u32 {
     crc32c::crc32c(payload)
 }
@@ -45,6 +45,7 @@ fn frame_crc(payload_crc: u32, start: Lsn, epoch: u32, len: u32) -> u32 {
 }
 
 /// The header of a frame, and how many of the bytes are it.
+#[inline]
 pub fn header(
     payload_len: usize,
     payload_crc: u32,

@@ -1,21 +1,22 @@
-//! The log buffer, its writer, and group commit.
+//! The log's writer and group commit.
 //!
-//! # The buffer
-//! Two buffers take turns. Mini-transactions append to one under the `append` mutex; the writer
-//! takes it away whole, leaving the other in its place (with the last, partly filled block copied
-//! over), and then owns what it writes: no byte is shared between an appender and a write under
-//! way. A buffer begins at a block boundary, so its blocks go to the file as they are.
+//! # Writing
+//! Mini-transactions leave their frames in the [log buffer](super::buffer), each thread in a part
+//! that no other uses at that moment. The writer, who has the `io` mutex, looks where the log ends,
+//! takes all frames before that from the parts, and so has the log up to there without a hole. It
+//! puts them together in a buffer that begins at a block boundary, so blocks go to the file as they
+//! are.
 //!
 //! The last block of a write is mostly partial; it is padded with zeroes and written again, longer,
 //! by the next write. Every sector of it that was synced before keeps its bytes, so a torn rewrite
 //! harms nothing.
 //!
 //! # Waiting
-//! An append waits only if both buffers are full, and then just for a write. A commit waits for a
-//! sync (see [`super::group`]).
+//! An append waits only if the buffer is full, and then just for a write. A commit waits for a sync
+//! (see [`super::group`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -23,15 +24,15 @@ use tidepool_pool::encryption::NumberedKey;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 use tidepool_pool::{Lsn, catch_panic};
 
+use super::buffer::LogBuffer;
 use super::full_disk::FullDisk;
 use super::group::{Group, Role};
-use super::keys::{SEALED, SEALED_EXTRA};
 use super::mark::{self, MARK_LEN};
 use super::pending_spaces::PendingSpaces;
 use super::reader::{Frame, Reader};
 use super::record::{DurableMark, LogRecord, Writer};
 use super::ring::LiveFile;
-use super::{BLOCK_SIZE, Failure, Ring, block_ceil, block_floor, frame};
+use super::{BLOCK_SIZE, Failure, Ring, block_ceil, block_floor};
 use crate::error::{Error, Result};
 
 /// Figures of the redo log. Counters are totals since the start.
@@ -49,7 +50,7 @@ pub struct RedoStats {
     pub capacity_bytes: u64,
     /// Bytes of log that the present files hold.
     pub files_bytes: u64,
-    /// Frames appended.
+    /// Frames appended, durable marks not counted.
     pub frames: u64,
     /// Writes to redo files.
     pub writes: u64,
@@ -73,7 +74,6 @@ pub struct RedoStats {
 
 #[derive(Default)]
 pub(super) struct Counters {
-    pub frames: AtomicU64,
     pub writes: AtomicU64,
     pub written_bytes: AtomicU64,
     pub syncs: AtomicU64,
@@ -94,26 +94,15 @@ pub(super) fn count_time(counter: &AtomicU64, time: Duration) {
     count(counter, time.as_micros() as u64);
 }
 
-/// The buffer that mini-transactions append to.
-struct Append {
-    buf: AlignedBuf,
-    /// LSN of the buffer's first byte; a block boundary.
-    base: u64,
-    /// LSN of the next frame.
-    end: u64,
-    /// End of the last frame that is no durable mark.
-    said_end: u64,
-    /// How far the log was durable by its last mark.
-    marked: u64,
-    epoch: u32,
-}
-
 /// What belongs to the writing thread.
 struct Io {
-    /// The buffer that will take the other's place.
-    spare: AlignedBuf,
+    /// What the log has from the last block boundary before `written` on: the bytes before
+    /// `written`, and room for what is written next.
+    blocks: AlignedBuf,
     /// Everything before this is written.
     written: u64,
+    /// How far the log was durable by its last mark.
+    marked: u64,
     /// The file being written.
     current: LiveFile,
     /// Files written since they were last synced.
@@ -132,12 +121,14 @@ pub(super) struct Room {
 pub struct RedoLog {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) failure: Arc<Failure>,
-    append: Mutex<Append>,
+    pub(super) buffer: LogBuffer,
     io: Mutex<Io>,
+    /// Length of `Io::blocks`.
+    blocks_bytes: AtomicUsize,
+    /// Bytes of all durable marks of this life.
+    marks_bytes: AtomicU64,
     pub(super) ring: Mutex<Ring>,
     group: Group,
-    /// Mirror of `Append::end`, for looking without the mutex.
-    next: AtomicU64,
     written: AtomicU64,
     flushed: AtomicU64,
     pub(super) checkpoint: AtomicU64,
@@ -158,55 +149,11 @@ pub struct RedoLog {
     pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
     /// What the log must go on to say.
     pub(super) pending_spaces: Mutex<PendingSpaces>,
+    /// The epoch of all that is appended.
+    pub(super) epoch: u32,
     /// What frames are encrypted with.
-    key: Option<NumberedKey>,
+    pub(super) key: Option<NumberedKey>,
     pub(super) counters: Counters,
-}
-
-/// The records of a frame on their way into the log buffer.
-enum Payload<'a> {
-    /// As they are, and their checksum, which is made outside the log's mutex.
-    Plain(&'a [u8], u32),
-    /// To be encrypted: that takes the frame's LSN.
-    Sealed(&'a [u8], &'a NumberedKey),
-}
-
-impl<'a> Payload<'a> {
-    fn of(records: &'a [u8], key: Option<&'a NumberedKey>) -> Payload<'a> {
-        match key {
-            None => Payload::Plain(records, frame::payload_crc(records)),
-            Some(key) => Payload::Sealed(records, key),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Payload::Plain(records, _) => records.len(),
-            Payload::Sealed(records, _) => records.len() + SEALED_EXTRA,
-        }
-    }
-
-    /// Makes the frame in `out`, which has its length.
-    fn put(&self, start: Lsn, epoch: u32, out: &mut [u8]) {
-        let header_len = out.len() - self.len();
-        let (header, payload) = out.split_at_mut(header_len);
-        let crc = match self {
-            Payload::Plain(records, crc) => {
-                payload.copy_from_slice(records);
-                *crc
-            }
-            Payload::Sealed(records, key) => {
-                payload[0] = SEALED;
-                let (sealed, tag) = payload[1..].split_at_mut(records.len());
-                sealed.copy_from_slice(records);
-                tag.copy_from_slice(&key.seal(start.0, sealed));
-                frame::payload_crc(payload)
-            }
-        };
-        let (made, made_len) = frame::header(self.len(), crc, start, epoch);
-        debug_assert_eq!(made_len, header_len, "the length says how long the header is");
-        header.copy_from_slice(&made[..made_len]);
-    }
 }
 
 /// Where the log goes on, and how.
@@ -217,7 +164,7 @@ pub(crate) struct LogStart {
     pub epochs: Vec<(Lsn, u32)>,
     /// Bytes of log that may be in front of the checkpoint.
     pub capacity_bytes: u64,
-    /// Size of each of the two log buffers in bytes.
+    /// Size in bytes of the log buffer, and of the writer's.
     pub buffer_bytes: usize,
     /// Whether what is appended is encrypted.
     pub is_encrypted: bool,
@@ -252,24 +199,21 @@ impl RedoLog {
         };
         let base = block_floor(end.0);
         let buffer_len = block_ceil(buffer_bytes as u64).max(4 * BLOCK_SIZE as u64) as usize;
-        let mut buf = AlignedBuf::zeroed(buffer_len);
+        let mut blocks = AlignedBuf::zeroed(buffer_len);
         if base < end.0 && !read_only {
-            current.file.read_at(&mut buf[..BLOCK_SIZE], current.offset(base))?;
+            current.file.read_at(&mut blocks[..BLOCK_SIZE], current.offset(base))?;
         }
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let checkpoint = ring.control().checkpoint;
         let mut log = Self {
             storage: ring.storage().clone(),
             failure,
-            append: Mutex::new(Append { buf, base, end: end.0, said_end: end.0, marked: 0, epoch }),
-            io: Mutex::new(Io {
-                spare: AlignedBuf::zeroed(buffer_len),
-                written: end.0,
-                current,
-                unsynced: Vec::new(),
-            }),
+            buffer: LogBuffer::new(end.0, buffer_len, cpus),
+            blocks_bytes: AtomicUsize::new(blocks.len()),
+            marks_bytes: AtomicU64::new(0),
+            io: Mutex::new(Io { blocks, written: end.0, marked: 0, current, unsynced: Vec::new() }),
             ring: Mutex::new(ring),
             group: Group::default(),
-            next: AtomicU64::new(end.0),
             written: AtomicU64::new(end.0),
             flushed: AtomicU64::new(end.0),
             checkpoint: AtomicU64::new(checkpoint.0),
@@ -283,6 +227,7 @@ impl RedoLog {
             full_disk: FullDisk::default(),
             epochs: Mutex::new(epochs),
             pending_spaces: Mutex::default(),
+            epoch,
             key: None,
             counters: Counters::default(),
         };
@@ -297,54 +242,6 @@ impl RedoLog {
         Ok(log)
     }
 
-    /// Appends a frame and returns its end LSN. `stamp(start, end)` runs inside the append mutex,
-    /// hence in LSN order: it marks the pages of the mini-transaction dirty.
-    ///
-    /// Can't fail, for the pages are changed already. After a failure of the log it appends
-    /// nothing: no later flush succeeds, and no page will be written.
-    pub(crate) fn append(&self, payload: &[u8], stamp: impl FnOnce(Lsn, Lsn)) -> Lsn {
-        let payload = Payload::of(payload, self.key.as_ref());
-        let len = frame::frame_len(payload.len());
-        let mut append = self.append.lock();
-        loop {
-            // Room or not: a write that began before the failure would take the frame to the file,
-            // and it may build on what an abandoned mini-transaction has left in its pages, of
-            // which no frame says.
-            if self.failure.is_set() {
-                // Beyond all that will ever be durable: who compares must not find the pages, or a
-                // commit, safe. For all the same, as one may change a page after the other.
-                const BEYOND: u64 = frame::frame_len(frame::MAX_PAYLOAD_LEN as usize) as u64;
-                let (start, end) = (Lsn(append.end), Lsn(append.end + BEYOND));
-                stamp(start, end);
-                return end;
-            }
-            if append.has_room(len) {
-                break;
-            }
-            // Who appends holds latches: not to be waited with for space on a disk.
-            if len + 2 * BLOCK_SIZE > append.buf.len() || self.full_disk.is_full() {
-                append.grow(len);
-                continue;
-            }
-            drop(append);
-            count(&self.counters.buffer_waits, 1);
-            // A failure is remembered, and seen above.
-            let _ = self.write_buffer();
-            append = self.append.lock();
-        }
-        let start = Lsn(append.end);
-        let (at, epoch) = ((append.end - append.base) as usize, append.epoch);
-        payload.put(start, epoch, &mut append.buf[at..at + len]);
-        append.end += len as u64;
-        append.said_end = append.end;
-        let end = Lsn(append.end);
-        stamp(start, end);
-        self.next.store(end.0, Ordering::Release);
-        drop(append);
-        count(&self.counters.frames, 1);
-        end
-    }
-
     /// A reader of the log from the checkpoint on, for recovery.
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(&self.ring.lock())
@@ -355,21 +252,21 @@ impl RedoLog {
         reader.next(&mut self.ring.lock())
     }
 
-    /// Runs `look` with the end of the log while nothing can be appended.
-    pub(super) fn with_end<T>(&self, look: impl FnOnce(Lsn) -> T) -> T {
-        let append = self.append.lock();
-        look(Lsn(append.end))
-    }
-
     /// How far the log says that it was durable.
     #[cfg(test)]
     pub(super) fn marked(&self) -> Lsn {
-        Lsn(self.append.lock().marked)
+        Lsn(self.io.lock().marked)
     }
 
-    /// End of the last frame that is no durable mark.
-    pub(super) fn said_end(&self) -> Lsn {
-        Lsn(self.append.lock().said_end)
+    /// The end of the log less its durable marks: two answers are the same only if nothing else was
+    /// appended in between. A mark that is being written counts at first.
+    pub(super) fn end_without_marks(&self) -> u64 {
+        let marks = self.marks_bytes();
+        self.buffer.end() - marks
+    }
+
+    pub(super) fn marks_bytes(&self) -> u64 {
+        self.marks_bytes.load(Ordering::Acquire)
     }
 
     /// Recovery, which looks at the pages itself, is over.
@@ -383,7 +280,7 @@ impl RedoLog {
 
     /// End of the log.
     pub fn next_lsn(&self) -> Lsn {
-        Lsn(self.next.load(Ordering::Acquire))
+        Lsn(self.buffer.end())
     }
 
     /// Everything before this survives a power cut.
@@ -475,7 +372,7 @@ impl RedoLog {
         Ok(())
     }
 
-    fn write_buffer(&self) -> Result<()> {
+    pub(super) fn write_buffer(&self) -> Result<()> {
         let mut io = self.io.lock();
         self.write_out(&mut io)
     }
@@ -486,30 +383,61 @@ impl RedoLog {
         drop(self.ring.lock());
     }
 
-    /// Takes the log buffer away and writes it.
+    /// Takes what is in the log buffer and writes it.
     fn write_out(&self, io: &mut Io) -> Result<()> {
         self.failure.check()?;
         self.or_fail(|| {
-            let (base, end) = {
-                let mut append = self.append.lock();
-                if append.end == io.written {
-                    return Ok(());
-                }
-                append.mark_durable(self.flushed_lsn());
-                self.next.store(append.end, Ordering::Release);
-                append.swap(&mut io.spare)
-            };
-            self.write_blocks(io, base, end)?;
+            if self.buffer.end() == io.written {
+                return Ok(());
+            }
+            let end = self.append_mark(io);
+            self.take_frames(io, end);
+            self.write_blocks(io, end)?;
+            let base = block_floor(io.written);
+            let tail = (block_floor(end) - base) as usize..(end - base) as usize;
+            io.blocks.copy_within(tail, 0);
             io.written = end;
             self.written.store(end, Ordering::Release);
             Ok(())
         })
     }
 
-    /// Writes the blocks of `io.spare`, which begins at `base`, up to `end`.
-    fn write_blocks(&self, io: &mut Io, base: u64, end: u64) -> Result<()> {
-        let stop = block_ceil(end);
-        io.spare[(end - base) as usize..(stop - base) as usize].fill(0);
+    /// Has the log say how far it is durable, unless it has said so. Returns the end of that, or of
+    /// the log.
+    fn append_mark(&self, io: &mut Io) -> u64 {
+        let flushed = self.flushed_lsn();
+        if flushed.0 <= io.marked {
+            return self.buffer.end();
+        }
+        let mut part = self.buffer.any_part();
+        let start = part.reserve(MARK_LEN);
+        let mark = DurableMark { epoch: self.epoch, lsn: flushed };
+        part.put(start, MARK_LEN, |out| out.extend_from_slice(&mark::encode(mark, Lsn(start))));
+        drop(part);
+        self.marks_bytes.fetch_add(MARK_LEN as u64, Ordering::AcqRel);
+        io.marked = flushed.0;
+        start + MARK_LEN as u64
+    }
+
+    /// Puts the frames up to `end` behind what is written.
+    fn take_frames(&self, io: &mut Io, end: u64) {
+        let base = block_floor(io.written);
+        let (from, to) = ((io.written - base) as usize, (end - base) as usize);
+        let needed = block_ceil(to as u64) as usize;
+        if needed > io.blocks.len() {
+            // By a quarter at least, for it may go on so.
+            let mut larger = AlignedBuf::zeroed(needed.max(io.blocks.len() / 4 * 5));
+            larger[..from].copy_from_slice(&io.blocks[..from]);
+            io.blocks = larger;
+            self.blocks_bytes.store(io.blocks.len(), Ordering::Relaxed);
+        }
+        self.buffer.take(io.written, end, &mut io.blocks[from..to]);
+        io.blocks[to..needed].fill(0);
+    }
+
+    /// Writes the blocks up to `end`.
+    fn write_blocks(&self, io: &mut Io, end: u64) -> Result<()> {
+        let (base, stop) = (block_floor(io.written), block_ceil(end));
         let mut at = base;
         while at < stop {
             if at >= io.current.end.0 {
@@ -526,7 +454,7 @@ impl RedoLog {
                 io.unsynced.push(current.file.clone());
             }
             let piece_end = stop.min(current.end.0);
-            let piece = &io.spare[(at - base) as usize..(piece_end - base) as usize];
+            let piece = &io.blocks[(at - base) as usize..(piece_end - base) as usize];
             // What was synced before in the first of these blocks is in them again, so a write that
             // stops half-way harms nothing, and can be done again.
             let write = || Ok(current.file.write_at(piece, current.offset(at))?);
@@ -582,10 +510,10 @@ impl RedoLog {
             checkpoint_lsn: load(&self.checkpoint),
             flushed_lsn: load(&self.flushed),
             written_lsn: load(&self.written),
-            next_lsn: load(&self.next),
+            next_lsn: self.buffer.end(),
             capacity_bytes: load(&self.capacity),
             files_bytes: self.ring.lock().total_size(),
-            frames: load(&self.counters.frames),
+            frames: self.buffer.frames() - self.marks_bytes() / MARK_LEN as u64,
             writes: load(&self.counters.writes),
             written_bytes: load(&self.counters.written_bytes),
             syncs: load(&self.counters.syncs),
@@ -600,51 +528,8 @@ impl RedoLog {
 }
 
 impl RedoLog {
-    /// Memory of both log buffers, bytes.
+    /// Memory of the log buffer and of the writer's blocks, bytes.
     pub fn buffer_bytes(&self) -> u64 {
-        // The other one follows when this one has grown.
-        2 * self.append.lock().buf.len() as u64
-    }
-}
-
-impl Append {
-    fn has_room(&self, len: usize) -> bool {
-        (self.end - self.base) as usize + len + MARK_LEN <= self.buf.len()
-    }
-
-    /// Has the log say that it is durable up to `flushed`, unless it has said so. There is room for
-    /// it.
-    fn mark_durable(&mut self, flushed: Lsn) {
-        if flushed.0 <= self.marked {
-            return;
-        }
-        let frame = mark::encode(DurableMark { epoch: self.epoch, lsn: flushed }, Lsn(self.end));
-        let at = (self.end - self.base) as usize;
-        self.buf[at..at + MARK_LEN].copy_from_slice(&frame);
-        self.end += MARK_LEN as u64;
-        self.marked = flushed.0;
-    }
-
-    /// Makes room for a frame that is larger than the buffer. The other buffer follows when its
-    /// turn comes.
-    fn grow(&mut self, len: usize) {
-        let used = (self.end - self.base) as usize;
-        let needed = block_ceil((used + len + 2 * BLOCK_SIZE) as u64) as usize;
-        // By a quarter at least, for there may be many small ones.
-        let mut larger = AlignedBuf::zeroed(needed.max(self.buf.len() / 4 * 5));
-        larger[..used].copy_from_slice(&self.buf[..used]);
-        self.buf = larger;
-    }
-
-    /// Puts `other` in the buffer's place. `other` becomes what was appended: the bytes from the
-    /// first to the second LSN returned.
-    fn swap(&mut self, other: &mut AlignedBuf) -> (u64, u64) {
-        let base = self.base;
-        let next_base = block_floor(self.end);
-        let tail = (next_base - base) as usize..(self.end - base) as usize;
-        other[..tail.len()].copy_from_slice(&self.buf[tail]);
-        std::mem::swap(&mut self.buf, other);
-        self.base = next_base;
-        (base, self.end)
+        (self.buffer.memory_bytes() + self.blocks_bytes.load(Ordering::Relaxed)) as u64
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! # The way of a change
 //! ```text
-//! append      copy into the log buffer, stamp the pages, under one short mutex     memory
+//! append      reserve a place, copy into the log buffer, mark the pages dirty      memory
 //! write_to    log buffer -> file                                                   survives the process
 //! flush_to    sync the file, for all that waits at once (group commit)             survives a power cut
 //! checkpoint  the pages are in their files: the ring's space may be used again
@@ -23,11 +23,11 @@
 //! `next >= written >= flushed >= checkpoint`, always.
 //!
 //! # Locking order
-//! `pending_spaces` -> `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer)
-//! -> the pool's dirty queue. `group` (who waits for a sync) is a leaf: nothing is locked under it.
-//! No one holding any of these waits for a page latch or for the cleaner, so the cleaner may always
-//! wait for the log. The reverse wait, for room in the ring, happens only at the beginning of a
-//! mini-transaction, before any latch.
+//! `pending_spaces` -> `io` (who writes) -> `ring` (files and control) -> a part of the log buffer
+//! (`buffer`), one at a time -> the commit mutex, or the pool's dirty queue. `group` (who waits for
+//! a sync) is a leaf: nothing is locked under it. No one holding any of these waits for a page
+//! latch or for the cleaner, so the cleaner may always wait for the log. The reverse wait, for room
+//! in the ring, happens only at the beginning of a mini-transaction, before any latch.
 //!
 //! # Failure
 //! A write that finds no space on the disk is tried again until there is some (`full_disk`). Any
@@ -37,7 +37,9 @@
 //! failed sync is never tried again. A panic in one of them (a bug) counts as its failure: no
 //! thread may wait for ever for a sync whose thread is gone.
 
+mod append;
 pub(crate) mod beyond;
+mod buffer;
 pub mod capacity;
 pub mod checkpoint;
 pub(crate) mod control;
@@ -53,6 +55,7 @@ mod pending_spaces;
 pub(crate) mod reader;
 pub(crate) mod record;
 mod ring;
+mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod varint;

@@ -25,8 +25,10 @@ pub(super) struct PendingSpaces {
     spaces: BTreeSet<u32>,
     /// What the log says of each lies here or later.
     start: Lsn,
-    /// End of the frame at `start`, if that one names all of them.
-    end: Option<Lsn>,
+    /// End of the frame at `start`, durable marks not counted, if that one names all of them. A
+    /// mark that was appended at the same time may be counted: then the list is repeated once too
+    /// often, or the checkpoint stays where it is until more is appended.
+    end: Option<u64>,
 }
 
 impl RedoLog {
@@ -69,11 +71,12 @@ impl RedoLog {
             return Ok(checkpoint);
         }
         // Nothing but durable marks was written since: an idle log does not grow.
-        if pending.end == Some(self.said_end()) {
+        if pending.end == Some(self.end_without_marks()) {
             return Ok(pending.start);
         }
+        let marks = self.marks_bytes();
         let (start, end) = self.append_pending_spaces(pending.spaces.iter().copied());
-        (pending.start, pending.end) = (start, Some(end));
+        (pending.start, pending.end) = (start, Some(end.0 - marks));
         self.flush_to(end)?;
         Ok(checkpoint)
     }

@@ -133,6 +133,11 @@ impl Writer {
         &self.bytes
     }
 
+    /// Writes over bytes at `at`.
+    pub fn patch(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
     /// Whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

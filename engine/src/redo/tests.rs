@@ -2,6 +2,7 @@
 
 mod damage;
 mod full_disk;
+mod threads;
 mod unreadable;
 
 use std::sync::Arc;

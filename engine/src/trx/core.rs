@@ -61,6 +61,8 @@ pub struct TransactionCore {
     read_point: Option<ReadView>,
     pub(crate) reach: Reach,
     pub(crate) log: Option<UndoLog>,
+    /// The undo stream that the session's last log was in.
+    stream: Option<u32>,
     rollbacks: Rollbacks,
     isolation: Isolation,
     read_only: bool,
@@ -98,6 +100,7 @@ impl TransactionCore {
             read_point: None,
             reach: Reach::default(),
             log: None,
+            stream: None,
             rollbacks: Rollbacks::default(),
             isolation: options.isolation,
             read_only: options.read_only,
@@ -113,7 +116,8 @@ impl TransactionCore {
     }
 
     /// Makes a new transaction of one that [has ended](Self::finish). It keeps the place in the
-    /// registry of views, and the owner unless another thread still knows it.
+    /// registry of views, will look for the undo stream that it had, and keeps the owner unless
+    /// another thread still knows it.
     pub(crate) fn renew(&mut self, options: TransactionOptions, interrupt: &Arc<Interrupt>) {
         assert!(self.state == State::Ended && self.log.is_none() && self.named.is_none());
         debug_assert!(self.view.is_none() && self.read_point.is_none());
@@ -362,7 +366,8 @@ impl TransactionCore {
         self.system.delay_for_purge();
         // The stream first: an id must not be left without a log, for the log's end is the id's
         // end.
-        let mut log = UndoLog::new(&self.system.undo)?;
+        let mut log = UndoLog::new(&self.system.undo, self.stream)?;
+        self.stream = Some(log.stream());
         match self.system.assign_id(&self.owner) {
             Ok(id) => {
                 log.set_trx_id(id);

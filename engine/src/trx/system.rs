@@ -26,6 +26,7 @@ use crate::format::space_header;
 use crate::lock::{Interrupt, Locks, Owner};
 use crate::memory::MemoryRow;
 use crate::mtr::Mtr;
+use crate::padded::Padded;
 use crate::space;
 use crate::undo::LogState;
 use crate::undo::damage::{Doubt, is_damage};
@@ -39,7 +40,7 @@ const ID_BATCH: u64 = 1 << 14;
 /// Less than this is kept for the next life.
 const UNDO_GIVEN_BACK_BYTES: usize = 1 << 20;
 /// Shards of the map of active transactions.
-const ACTIVE_SHARDS: usize = 16;
+const ACTIVE_SHARDS: usize = 64;
 
 /// A transaction that no session runs: found by recovery, detached, or left by a rollback that
 /// could not finish.
@@ -98,7 +99,7 @@ pub struct TrxSystem {
     /// Every id handed out is below; what the directory says.
     id_limit: Mutex<u64>,
     next_owner: AtomicU64,
-    active: Box<[Mutex<Active>]>,
+    active: Box<[Padded<Mutex<Active>>]>,
     /// Of all prepared transactions, with a session or without, from their prepare until their end
     /// is in the log.
     pub(super) xids: Mutex<HashSet<Vec<u8>>>,
@@ -226,7 +227,7 @@ impl TrxSystem {
             activities: Activities::default(),
             id_limit: Mutex::new(found.trx_id_limit),
             next_owner: AtomicU64::new(1),
-            active: (0..ACTIVE_SHARDS).map(|_| Mutex::default()).collect(),
+            active: (0..ACTIVE_SHARDS).map(|_| Padded::default()).collect(),
             xids: Mutex::default(),
             unnamed: Mutex::default(),
             doubt: Some(found.doubt).filter(|doubt| !doubt.is_empty()),
@@ -475,6 +476,9 @@ impl TrxSystem {
     /// Gives `owner` a transaction id.
     pub(super) fn assign_id(&self, owner: &Arc<Owner>) -> Result<TrxId> {
         let id = loop {
+            if let Some(id) = self.csn.assign_ready() {
+                break id;
+            }
             let mut limit = self.id_limit.lock();
             if let Some(id) = self.csn.assign(TrxId(*limit), || self.views.bounds()) {
                 break id;

@@ -10,7 +10,7 @@ use super::record::{
     Body, CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, Writer,
 };
 use super::stream::Undo;
-use crate::csn::{CsnTable, TrxId};
+use crate::csn::{Csn, CsnTable, TrxId};
 use crate::error::Result;
 use crate::format::entry::{DELETED, RollPointer};
 use crate::mtr::{Mtr, PageHandle};
@@ -56,9 +56,10 @@ impl UndoPosition {
 }
 
 impl UndoLog {
-    /// Takes a stream. The transaction's id must be set before the first record.
-    pub fn new(undo: &Undo) -> Result<UndoLog> {
-        let (stream, tail) = undo.acquire()?;
+    /// Takes a stream, `used_before` if it can. The transaction's id must be set before the first
+    /// record.
+    pub fn new(undo: &Undo, used_before: Option<u32>) -> Result<UndoLog> {
+        let (stream, tail) = undo.acquire(used_before)?;
         Ok(UndoLog {
             stream,
             trx_id: TrxId::NONE,
@@ -112,6 +113,11 @@ impl UndoLog {
             Ok(())
         })?;
         Ok(added)
+    }
+
+    /// The stream that it is in.
+    pub fn stream(&self) -> u32 {
+        self.stream
     }
 
     /// Sets whose log it is.
@@ -335,22 +341,21 @@ impl UndoLog {
             begun => begun?,
         };
         let first = undo.exclusive(&mut mtr, self.start.page, self.stream)?;
-        let turn = csn.commit_turn();
         let keep = self.lasting || self.tail.page != self.start.page;
         let end = if keep { self.tail } else { self.start };
         if keep {
             let mut fields = vec![LogState::Committed as u8];
             fields.extend_from_slice(&self.trx_id.0.to_le_bytes()[..6]);
-            fields.extend_from_slice(&turn.csn().0.to_le_bytes());
+            let csn_at = fields.len();
+            fields.extend_from_slice(&[0; size_of::<Csn>()]);
             end.write(&mut fields);
             let at = usize::from(self.start.offset) + LOG_STATE_AT;
-            mtr.apply(first, &write(at, &fields));
+            mtr.apply_numbered(first, at, &fields, csn_at);
         } else {
             mtr.apply(first, &write(USED_AT, &self.start.offset.to_le_bytes()));
         }
-        let lsn = mtr.commit();
-        let number = turn.publish(self.trx_id);
-        undo.release(self.stream, end, keep.then_some(number.0));
+        let lsn = mtr.commit_numbered(|reserve| csn.commit(self.trx_id, reserve).0);
+        undo.release(self.stream, end, keep);
         Ok(lsn)
     }
 
@@ -366,14 +371,14 @@ impl UndoLog {
             self.begun = false;
             self.tail = self.start;
         }
-        undo.release(self.stream, self.tail, None);
+        undo.release(self.stream, self.tail, false);
         Ok(())
     }
 
     /// Gives back a stream to which nothing was written.
     pub fn abandon(&mut self, undo: &Undo) {
         assert!(!self.begun);
-        undo.release(self.stream, self.tail, None);
+        undo.release(self.stream, self.tail, false);
     }
 }
 

@@ -29,6 +29,7 @@ use crate::csn::TrxId;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::entry::RollPointer;
+use crate::padded::Padded;
 use crate::space;
 
 /// A log found when the undo space was opened.
@@ -102,11 +103,10 @@ impl Undo {
         Undo {
             env: Arc::clone(env),
             space: Arc::clone(space),
-            streams: (0..max_streams(env.page_size())).map(|_| Stream::unknown()).collect(),
+            streams: (0..max_streams(env.page_size())).map(|_| Padded(Stream::unknown())).collect(),
             count: AtomicU32::new(0),
-            free: Mutex::default(),
             creating: Mutex::default(),
-            history: AtomicU64::new(0),
+            history: Padded(AtomicU64::new(0)),
             detours: HashMap::new(),
         }
     }
@@ -168,7 +168,7 @@ impl Walk<'_> {
             at = record.end;
         }
         *state.tail.lock() = at;
-        undo.free.lock().push(stream);
+        state.give_back();
         Ok(())
     }
 

@@ -31,9 +31,10 @@ impl Undo {
             return Ok(0);
         }
         // No thread gets one of these meanwhile.
-        let free = std::mem::take(&mut *self.free.lock());
+        let streams = 0..self.stream_count();
+        let free: Vec<u32> = streams.filter(|&no| self.streams[no as usize].take()).collect();
         let moved = self.move_down(&free);
-        self.free.lock().extend(free);
+        free.iter().for_each(|&no| self.streams[no as usize].give_back());
         moved?;
         space::cut_free_tail(self.env(), space, least)
     }

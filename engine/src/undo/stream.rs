@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::files::UNDO_FILE;
 use crate::format::entry::RollPointer;
 use crate::mtr::{Mtr, PageHandle};
+use crate::padded::Padded;
 use crate::page_op::PageOp;
 use crate::space::Allocation;
 
@@ -46,6 +47,8 @@ pub(super) struct Head {
 
 /// A stream's state in memory.
 pub(super) struct Stream {
+    /// A transaction has it, or it can't be had.
+    is_used: AtomicBool,
     /// Where the next log begins. Meaningful while no log is open.
     pub(super) tail: Mutex<RollPointer>,
     pub(super) head: Mutex<Head>,
@@ -53,18 +56,19 @@ pub(super) struct Stream {
     pub(super) committed: AtomicU64,
     /// CSN of the oldest of these, if known; else 0.
     pub(super) head_csn: AtomicU64,
-    /// Purge cannot do the oldest of these. Written under the mutex of [`Undo::free`].
+    /// Purge cannot do the oldest of these.
     stuck: AtomicBool,
     /// Records that rollbacks have cut off.
     cuts: AtomicU64,
 }
 
 impl Stream {
-    /// One that nothing is known of yet.
+    /// One that nothing is known of yet, and no transaction gets.
     pub(super) fn unknown() -> Stream {
         let (head, has_lost_pages) = (RollPointer::NONE, false);
         let stored = DirectoryEntry { first: 0, head, has_lost_pages };
         Stream {
+            is_used: AtomicBool::new(true),
             tail: Mutex::new(RollPointer::NONE),
             head: Mutex::new(Head { stored, at: head }),
             committed: AtomicU64::new(0),
@@ -73,20 +77,27 @@ impl Stream {
             cuts: AtomicU64::new(0),
         }
     }
+
+    /// Takes it, unless another has it.
+    pub(super) fn take(&self) -> bool {
+        !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Acquire)
+    }
+
+    /// Lets others take it.
+    pub(super) fn give_back(&self) {
+        self.is_used.store(false, Ordering::Release);
+    }
 }
 
 /// The undo log of an engine.
 pub struct Undo {
     pub(super) env: Arc<Env>,
     pub(super) space: Arc<Space>,
-    pub(super) streams: Box<[Stream]>,
+    pub(super) streams: Box<[Padded<Stream>]>,
     /// Streams that exist.
     pub(super) count: AtomicU32,
-    /// Streams that no transaction uses, the one used last on top, those that are stuck below all
-    /// others.
-    pub(super) free: Mutex<Vec<u32>>,
     pub(super) creating: Mutex<()>,
-    pub(super) history: AtomicU64,
+    pub(super) history: Padded<AtomicU64>,
     /// From pages that could not be read at the open to where their streams go on.
     pub(super) detours: HashMap<u32, RollPointer>,
 }
@@ -151,24 +162,41 @@ impl Undo {
         Ok(())
     }
 
-    /// Takes a stream for a transaction; says where its log begins. One that is stuck only if there
-    /// can't be another: the log would wait for its purge as long as those before it.
-    pub fn acquire(&self) -> Result<(u32, RollPointer)> {
-        let stream = match self.take_free(false) {
+    /// Takes a stream for a transaction; says where its log begins. `used_before` if it is free:
+    /// sessions that each have their stream do not meet. One that is stuck only if there can't be
+    /// another: the log would wait for its purge as long as those before it.
+    pub fn acquire(&self, used_before: Option<u32>) -> Result<(u32, RollPointer)> {
+        let stream = used_before.filter(|&stream| self.take_unless_stuck(stream));
+        let stream = match stream.or_else(|| self.find_free()) {
             Some(stream) => stream,
-            None => self.create_stream().or_else(|error| self.take_free(true).ok_or(error))?,
+            None => self.create_stream().or_else(|error| {
+                let even_stuck = (0..self.stream_count()).find(|&no| self.stream(no).take());
+                even_stuck.ok_or(error)
+            })?,
         };
-        Ok((stream, *self.streams[stream as usize].tail.lock()))
+        Ok((stream, *self.stream(stream).tail.lock()))
     }
 
-    fn take_free(&self, even_stuck: bool) -> Option<u32> {
-        let mut free = self.free.lock();
-        let is_stuck = self.streams[*free.last()? as usize].stuck.load(Ordering::Relaxed);
-        if is_stuck && !even_stuck { None } else { free.pop() }
+    fn stream(&self, stream: u32) -> &Stream {
+        &self.streams[stream as usize]
+    }
+
+    fn take_unless_stuck(&self, stream: u32) -> bool {
+        let stream = self.stream(stream);
+        !stream.stuck.load(Ordering::Relaxed) && stream.take()
+    }
+
+    /// The first free one, so that few are used.
+    fn find_free(&self) -> Option<u32> {
+        (0..self.stream_count()).find(|&stream| self.take_unless_stuck(stream))
     }
 
     fn create_stream(&self) -> Result<u32> {
         let _one_at_a_time = self.creating.lock();
+        // While it looked for one, or waited, another may have become free.
+        if let Some(stream) = self.find_free() {
+            return Ok(stream);
+        }
         let stream = self.count.load(Ordering::Relaxed);
         if stream as usize == self.streams.len() {
             return Err(Error::TooManyTransactions(self.streams.len()));
@@ -236,22 +264,15 @@ impl Undo {
     }
 
     /// Gives a stream back, its log having ended at `tail` (which is also where the next one
-    /// begins). `committed`: the CSN of a log that purge must look at.
-    pub(super) fn release(&self, stream: u32, tail: RollPointer, committed: Option<u64>) {
+    /// begins). `keep`: it is committed, and purge must look at it.
+    pub(super) fn release(&self, stream: u32, tail: RollPointer, keep: bool) {
         let state = &self.streams[stream as usize];
         *state.tail.lock() = tail;
-        if committed.is_some() {
+        if keep {
             self.history.fetch_add(1, Ordering::Relaxed);
             state.committed.fetch_add(1, Ordering::Release);
         }
-        self.put_free(&mut self.free.lock(), stream);
-    }
-
-    fn put_free(&self, free: &mut Vec<u32>, stream: u32) {
-        match self.streams[stream as usize].stuck.load(Ordering::Relaxed) {
-            true => free.insert(0, stream),
-            false => free.push(stream),
-        }
+        state.give_back();
     }
 
     /// Latches an undo page for reading and checks that it is one, of that stream.
@@ -459,16 +480,7 @@ impl Undo {
 
     /// Notes whether the oldest log of a stream can't be purged at present.
     pub fn set_stuck(&self, stream: u32, stuck: bool) {
-        let state = &self.streams[stream as usize];
-        if state.stuck.load(Ordering::Relaxed) == stuck {
-            return;
-        }
-        let mut free = self.free.lock();
-        state.stuck.store(stuck, Ordering::Relaxed);
-        if let Some(at) = free.iter().position(|&other| other == stream) {
-            free.remove(at);
-            self.put_free(&mut free, stream);
-        }
+        self.stream(stream).stuck.store(stuck, Ordering::Relaxed);
     }
 
     /// Purge has nothing to do in a stream before `to`.

@@ -8,6 +8,7 @@ mod settled;
 mod shrink;
 mod simulation;
 mod skips;
+mod streams;
 mod stress;
 mod unfinished;
 mod walks;

@@ -28,7 +28,8 @@ fn a_row_is_not_locked_before_its_commit_is_seen_by_new_views() {
             false => engine.trees[0].update(&mut writer, b"k", b"new").unwrap(),
             true => engine.trees[0].delete(&mut writer, b"k").unwrap(),
         }
-        // What was locked, and what a new view makes of that.
+        // What was locked, and a view that was opened then. The view looks later: the writer holds
+        // the latch of its undo page.
         let seen = Arc::new(Mutex::new(Vec::new()));
         let read = {
             let (engine, seen) = (Arc::clone(&engine), Arc::clone(&seen));
@@ -56,14 +57,16 @@ fn a_row_is_not_locked_before_its_commit_is_seen_by_new_views() {
                         )
                     };
                     let locked = locked.map(|found| found.then_some(value));
-                    seen.lock().push((locked, get(&mut reader, tree, b"k")));
+                    reader.ensure_view();
+                    seen.lock().push((locked, reader));
                 }
             }
         };
         with_hook(read, || writer.commit().unwrap());
         let seen = std::mem::take(&mut *seen.lock());
         assert_eq!(seen.len(), 2);
-        for (locked, viewed) in seen {
+        for (locked, mut reader) in seen {
+            let viewed = get(&mut reader, &engine.trees[0], b"k");
             match locked {
                 Ok(locked) => assert_eq!(locked, viewed),
                 Err(error) => assert_eq!(error, Error::LockNoWait),
