@@ -92,9 +92,10 @@ impl IndexChange {
     /// opening. Of a table that is rebuilt the one file goes, or the other.
     fn tidy_up(&mut self, _turn: &Definition<'_>) {
         if let Some(rebuild) = &self.rebuild {
-            let unwanted = if self.committed { &self.table } else { &rebuild.table };
-            self.inner.delete_space(unwanted.space_id(), Some(unwanted));
-            self.inner.retire(unwanted);
+            match self.committed {
+                true => self.inner.retire(&self.table),
+                false => self.inner.delete_space(rebuild.table.space_id(), Some(&rebuild.table)),
+            }
             return;
         }
         let (inner, env) = (&self.inner, &self.inner.env);

@@ -43,12 +43,17 @@ use parking_lot::RwLockReadGuard;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+/// Rows between two looks at whether the log has room for others.
+const ROWS_A_TURN: u64 = 1000;
+
 /// What a rebuilt table becomes.
 pub(super) struct Rebuild {
     /// In its new file.
     pub table: Arc<Table>,
     /// Fills the clustered tree, if rows come in its order.
     loader: Option<Loader>,
+    /// Rows that came so.
+    rows: u64,
 }
 
 impl Db {
@@ -86,7 +91,7 @@ impl Db {
             is_built: false,
         });
         let new = new.collect();
-        let rebuild = Rebuild { table: next, loader: None };
+        let rebuild = Rebuild { table: next, loader: None, rows: 0 };
         let mut change = IndexChange::of_rebuild(inner, name, table, record, rebuild);
         change.new = new;
         drop(turn);
@@ -115,6 +120,10 @@ impl IndexChange {
         let Some(new) = self.new.first_mut().filter(|new| !new.is_built) else {
             return Err(Error::NotFound);
         };
+        if rebuild.rows.is_multiple_of(ROWS_A_TURN) {
+            self.inner.env.give_way_in_log();
+        }
+        rebuild.rows += 1;
         let _inside = enter(&self.inner, &rebuild.table)?;
         new.sorter = None;
         let loader = rebuild.loader.get_or_insert_with(|| Loader::new(new.tree.tree()));

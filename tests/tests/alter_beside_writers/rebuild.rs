@@ -63,6 +63,12 @@ fn write_both(conn: &mut Conn, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
     }
 }
 
+/// Waits until the engine has so many files for tables: one that was replaced goes in the
+/// background.
+fn wait_for_files(server: &Server, count: usize) {
+    wait_until(PATIENCE, "replaced files to go", || files(server) == count);
+}
+
 /// The files that the engine has for tables.
 fn files(server: &Server) -> usize {
     let count = |dir: &Path| std::fs::read_dir(dir).expect("the engine's directory").count();
@@ -112,7 +118,7 @@ fn a_table_rebuilt_beside_writers_has_their_rows() {
     let rows = |conn: &mut Conn, table: &str| sorted_rows(conn, &format!("{SAME}{table}"));
     let expected = rows(&mut conn, "shadow");
     assert!(rows(&mut conn, "t") == expected);
-    assert_eq!(files(&server), before);
+    wait_for_files(&server, before);
     let mut server = server;
     server.kill9();
     server.restart();
@@ -190,13 +196,13 @@ fn only_the_rebuild_fails_for_what_a_writer_commits() {
     ];
     for (alter, insert, (code, text)) in cases {
         let mut held = hold(&server, &mut conn, alter, FORCE);
-        assert_eq!(files(&server), before + 1);
+        wait_for_files(&server, before + 1);
         run(&mut conn, &[insert]);
         let (found, message) = held.altering.join().expect("no panic");
         assert_eq!(found, code, "{message}");
         assert!(message.contains(text), "{message}");
         run(&mut held.holder, &["UPDATE t SET n = 0 WHERE id = 5", "COMMIT"]);
-        assert_eq!(files(&server), before);
+        wait_for_files(&server, before);
         check(&mut conn, "t EXTENDED");
         run(
             &mut conn,
@@ -223,7 +229,7 @@ fn a_rebuild_shows_its_stage_and_ends_when_it_is_killed() {
     run(&mut conn, &["UPDATE t SET n = n + 1 WHERE id = 50000", &kill]);
     wait_until(PATIENCE, "the ALTER to end", || held.altering.is_finished());
     assert_eq!(held.altering.join().expect("no panic").0, INTERRUPTED);
-    assert_eq!(files(&server), before);
+    wait_for_files(&server, before);
     run(&mut held.holder, &["COMMIT"]);
     check(&mut conn, "t EXTENDED");
 
@@ -241,7 +247,7 @@ fn a_rebuild_shows_its_stage_and_ends_when_it_is_killed() {
         let code = thread.join().expect("no panic");
         assert!(code == 0 || code == INTERRUPTED, "{code}");
         killed += u32::from(code == INTERRUPTED);
-        assert_eq!(files(&server), before);
+        wait_for_files(&server, before);
         if code == 0 {
             run(&mut conn, &["ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id)"]);
         }
@@ -253,7 +259,7 @@ fn a_rebuild_shows_its_stage_and_ends_when_it_is_killed() {
     let mut held = hold(&server, &mut conn, FORCE, "DO 1");
     run(&mut held.holder, &["ROLLBACK"]);
     assert_eq!(held.altering.join().expect("no panic"), (0, String::new()));
-    assert_eq!(files(&server), before);
+    wait_for_files(&server, before);
 
     let mut server = server;
     let mut held = hold(&server, &mut conn, FORCE, "DO 1");
