@@ -129,8 +129,8 @@ impl RedoLog {
         self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) && !self.full_disk.is_full()
     }
 
-    /// Whether the checkpointer is at full speed, or about to be: soon a mini-transaction would have
-    /// to wait for room.
+    /// Whether the checkpointer is at full speed, or about to be: soon a mini-transaction would
+    /// have to wait for room.
     pub(crate) fn is_crowded(&self) -> bool {
         let age = self.next_lsn().0.saturating_sub(self.checkpoint_lsn().0);
         !self.is_checkpoint_held() && age as f64 >= HIGH_MARK * self.age_max() as f64

@@ -17,7 +17,7 @@ const ALTERS: &[&str] = &[
     "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (u), ADD KEY id (id), LOCK=NONE",
     "ALTER TABLE t FORCE, DROP KEY n, ADD KEY n (n, c(20)), LOCK=NONE",
     "ALTER TABLE t MODIFY n BIGINT, LOCK=NONE",
-    "ALTER TABLE t MODIFY u VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, LOCK=NONE",
+    "ALTER TABLE t MODIFY u VARCHAR(40) COLLATE utf8mb4_bin NOT NULL, LOCK=NONE",
     "ALTER TABLE t ADD e INT NOT NULL DEFAULT 3 FIRST, ALGORITHM=INSTANT",
     "ALTER TABLE t FORCE, COMPRESSION=OFF, LOCK=NONE",
     "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, e), DROP KEY id, LOCK=NONE",
@@ -63,7 +63,7 @@ fn write_both(conn: &mut Conn, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
     }
 }
 
-/// Waits until the engine has so many files for tables: one that was replaced goes in the
+/// Waits until the engine has this number of files for tables: one that was replaced goes in the
 /// background.
 fn wait_for_files(server: &Server, count: usize) {
     wait_until(PATIENCE, "replaced files to go", || files(server) == count);
