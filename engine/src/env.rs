@@ -61,6 +61,8 @@ use space_registry::SpaceRegistry;
 
 /// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
+/// A rest of who fills trees with many entries while the log is nearly full.
+const GIVE_WAY: Duration = Duration::from_millis(100);
 
 /// Room in the undo file that a clean close leaves it.
 const UNDO_IDLE_BYTES: u64 = 1 << 20;
@@ -415,6 +417,15 @@ impl Env {
     pub(crate) fn wait_for_redo_room(&self) -> Result<()> {
         self.check_writable()?;
         if self.redo.has_room() { Ok(()) } else { self.wait_for_redo_room_slowly() }
+    }
+
+    /// For who fills trees with many entries, now and then: while the log is nearly full, rests a
+    /// moment, so that others find room in it.
+    pub(crate) fn give_way_in_log(&self) {
+        if self.redo.is_crowded() && self.background.runs() {
+            self.background.hurry();
+            self.redo.wait_while_crowded(GIVE_WAY);
+        }
     }
 
     #[cold]

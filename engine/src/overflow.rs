@@ -171,8 +171,8 @@ pub fn free_head<'a>(mtr: &mut Mtr<'a>, allocation: &mut Allocation, space: &'a 
     allocation.free_emptied(mtr, space, head);
 }
 
-/// Frees a whole chain, the head in a separate mini-transaction.
-#[cfg(test)]
+/// Frees a whole chain, the head in a separate mini-transaction: where nothing is lost if a crash
+/// comes in between.
 pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
     let freed = free_tail(env, space, tree_id, head)?;
     let mut mtr = Mtr::begin(env)?;

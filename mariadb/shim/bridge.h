@@ -595,6 +595,13 @@ size_t tp_changed_indexes_max(void);
    are too long for their entries. */
 int tp_change_indexes(tp_db *db, const char *name, size_t name_len, const tp_changed_index *indexes,
                       size_t index_count, tp_index_change **change);
+/* The same of a table that is rebuilt: all of its trees are new, the clustered one too, in a file of
+   these options. */
+int tp_rebuild_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
+                     size_t index_count, const tp_file_options *options, tp_index_change **change);
+/* A row of a table that is rebuilt, with a key above those of all before: it needs no sorting.
+   Either all rows come so, or all by tp_change_add to tree 0. */
+int tp_change_push_row(tp_index_change *change, tp_bytes key, tp_bytes value);
 /* Before the first row: where it finds no row for long, tp_change_next_row ends with TP_INTERRUPTED when this is raised. */
 void tp_change_set_interrupt(tp_index_change *change, const tp_interrupt *interrupt);
 /* The next row of the table: clustered key and value; good until the next one. TP_END after the last. */
@@ -628,7 +635,7 @@ int tp_change_end_round(tp_index_change *change, void *context, int (*killed)(vo
 int tp_change_stop_writes(tp_index_change *change);
 /* Of which tree, and the later one of the two. */
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
-/* The row with this clustered key, or TP_END. */
+/* The row with this clustered key, of a table that is rebuilt the new one's; or TP_END. */
 int tp_change_row(tp_index_change *change, tp_bytes key, tp_bytes *row);
 /* Makes the changes, of a table each, and gives tables other metadata and attachments, these or others: all at one moment, or nothing. The
    changes are gone afterwards, whatever is returned. Open tp_table of these tables are void if it succeeds. */

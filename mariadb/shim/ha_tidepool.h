@@ -239,9 +239,15 @@ private:
   void sample_statistics(bool force);
   void show_file_usage();
 
+  enum_alter_inplace_result check_without_rebuild(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
   bool same_values(const TABLE *altered, const std::vector<int> &old_of) const;
+  const char *refuses_rebuild(TABLE *altered, const Alter_inplace_info *info) const;
+  const char *refuses_conversion(const TABLE *altered, const Alter_inplace_info *info,
+                                 const std::vector<int> &old_of,
+                                 std::vector<bool> *converted) const;
+  bool prepare_rebuild(TABLE *altered, Alter_inplace_info *info);
   bool report_failed_build(TABLE *altered, tidepool::Index_change *context, int result);
   void report_duplicate_of_build(TABLE *altered, tidepool::Index_change *context);
 

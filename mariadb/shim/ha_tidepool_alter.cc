@@ -13,6 +13,8 @@
       alter      rows → entries → sorted → the new trees; then, in rounds, what was written meanwhile
       commit     alone again: the last round; the engine's catalog takes the new indexes, in the
                  order of the new .frm
+  A table whose rows must be written anew gets new trees for all of it, in another file: ha_tidepool_rebuild.cc.
+
   The server's log of definition changes knows whether a crash came before or after that, for the catalog is told at the same moment by which
   .frm file this is: see check_version.
 
@@ -26,10 +28,11 @@
   RENAME INDEX alone is in the .frm, and the engine's catalog is told of it for its reports; should a crash come between, the next
   opening of the table tells it (see Table_share).
 
-  What is not surely right is left to the copy: keys on virtual columns, hashes as unique keys, periods, another primary key
-  (or what the server takes for one), what places rows in partitions, indexes with values too long for their entries, columns whose default differs
-  from row to row, what is computed from a column that another one takes the name of, and a version too many.
+  What is not surely right is left to the rebuild, or to the copy: keys on virtual columns, hashes as unique keys, periods, another primary
+  key (or what the server takes for one), what places rows in partitions, indexes with values too long for their entries, columns whose
+  default differs from row to row, what is computed from a column that another one takes the name of, and a version too many.
 */
+#include "alter_columns.h"
 #include "ddl.h"
 #include "definition_files.h"
 #include "description.h"
@@ -42,7 +45,6 @@
 #include "ha_tidepool.h"
 #include "index_build.h"
 #include "server_versions.h"
-#include <set>
 
 using namespace tidepool;
 
@@ -88,97 +90,6 @@ bool old_key_of(const TABLE *table, const KEY &key, const Alter_inplace_info *in
   return false;
 }
 
-/* Which column of the table each column of the new definition is; -1: a new one. Empty: that is not known. */
-std::vector<int> old_columns(const TABLE *altered, const Alter_inplace_info *info) {
-  std::vector<int> old_of;
-  if (info->alter_info->create_list.elements != altered->s->fields) return old_of;
-  List_iterator_fast<Create_field> all(info->alter_info->create_list);
-  while (const Create_field *column = all++) old_of.push_back(column->field ? column->field->field_index : -1);
-  return old_of;
-}
-
-/* Whether rows stay in the partitions that they are in: what places them goes by names, and one may mean another column from here on. */
-bool same_places(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of) {
-  if (!table->part_info && !altered->part_info) return true;
-  if (!table->part_info || !altered->part_info) return false;
-  if (old_of.empty()) return false;
-  Field *const *now = table->part_info->full_part_field_array, *const *next = altered->part_info->full_part_field_array;
-  if (!now || !next) return false;
-  std::set<int> columns;
-  for (; *now; now++) columns.insert((*now)->field_index);
-  for (; *next; next++)
-    if (!(*next)->stored_in_db() || columns.erase(old_of[(*next)->field_index]) == 0) return false;
-  return columns.empty();
-}
-
-int auto_increment_column(const TABLE *table) {
-  return table->s->found_next_number_field ? (*table->s->found_next_number_field)->field_index : -1;
-}
-
-/* Whether a check of a column holds for its NULL: the one that the server gives to each JSON. */
-bool holds_for_null(const Field *field) {
-  Item *check = field->check_constraint->expr;
-  if (check->type() != Item::FUNC_ITEM) return false;
-  auto *function = static_cast<Item_func *>(check);
-  if (function->functype() != Item_func::JSON_VALID_FUNC) return false;
-  const Item *of = function->arguments()[0];
-  return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
-}
-
-/* Whether a value may read otherwise, or be rounded otherwise when it is computed, though the bytes of those that are stored stay. */
-bool is_shown_otherwise(const Field *was, const Field *is) {
-  return was->decimals() != is->decimals() || was->field_length != is->field_length || ((was->flags ^ is->flags) & ZEROFILL_FLAG);
-}
-
-/* Whether what is kept of computed values, in stored columns and in indexes, stays right, and what holds of the rows. Expressions go by
-   names: one may mean a new column from here on, where it meant one that the statement drops; or a virtual column of another
-   expression, by way of other virtual ones too; or a column of another length, where the server sees no other type. Checks of the new
-   stored columns alone are not looked at here; they are not asked anew of a column that has got another length either. */
-bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inplace_info *info, const std::vector<int> &old_of) {
-  if (old_of.empty()) return false;
-  const bool is_computed_anew = info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR;
-  const auto is_kept = [](const Field *field) {
-    return field->stored_in_db() || (field->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG));
-  };
-  std::vector<bool> other(altered->s->fields), shown_otherwise(altered->s->fields);
-  for (uint i = 0; i < altered->s->fields; i++) {
-    const Field *field = altered->field[i];
-    /* Which one it is, the server does not say. */
-    const bool is_virtual = is_computed_anew && !field->stored_in_db();
-    if (is_virtual && old_of[i] >= 0 && is_kept(field)) return false;
-    other[i] = is_virtual || old_of[i] < 0;
-    shown_otherwise[i] = old_of[i] >= 0 && is_shown_otherwise(table->field[old_of[i]], field);
-    if (shown_otherwise[i] && field->vcol_info && is_kept(field)) return false;
-  }
-  if (!add_computed(altered, &other, is_kept) || !add_computed(altered, &shown_otherwise, is_kept)) return false;
-  if (!altered->check_constraints) return true;
-  std::set<const Virtual_column_info *> of_new;
-  for (uint i = 0; i < altered->s->fields; i++)
-    if (old_of[i] < 0 && altered->field[i]->stored_in_db()) of_new.insert(altered->field[i]->check_constraint);
-  for (Virtual_column_info **check = altered->check_constraints; *check; check++)
-    if (of_new.count(*check) == 0 && uses(altered, (*check)->expr, other)) return false;
-  return true;
-}
-
-/* Sets the columns that are new to their defaults, in record[0]: what the copy would set them to in each row. false: that differs from
-   row to row, or is refused. */
-bool set_defaults(TABLE *altered, const std::vector<int> &old_of) {
-  /* The time is the statement's. (What depends on the session may differ: RAND() is among it.) */
-  constexpr uint SAME_IN_ALL_ROWS = VCOL_TIME_FUNC;
-  constexpr int OK = 0, OK_WITH_A_NOTE = 3; /* DATETIME to DATE or TIME */
-  for (uint i = 0; i < altered->s->fields; i++) {
-    Field *field = altered->field[i];
-    if (old_of[i] >= 0 || !field->stored_in_db()) continue;
-    if (field->vcol_info || field->compression_method()) return false;
-    if (field->real_type() == MYSQL_TYPE_GEOMETRY && !field->real_maybe_null()) return false;
-    if (field->default_value && (field->default_value->flags & ~SAME_IN_ALL_ROWS)) return false;
-    const int result = field->set_default();
-    if (result != OK && result != OK_WITH_A_NOTE) return false;
-    if (field->check_constraint && !(field->is_null() && holds_for_null(field))) return false;
-  }
-  return true;
-}
-
 /* The trees to come, each with the present one that it is. false: not to be done in place. */
 bool plan(const TABLE *table, const Layouts &now, const TABLE *altered, const Layouts &next,
           const Alter_inplace_info *info, const std::vector<int> &old_of, std::vector<tp_changed_index> *indexes) {
@@ -217,15 +128,6 @@ std::vector<uint> keys_of_trees(const TABLE *table, const Layouts &now, const TA
   return order;
 }
 
-/* A key whose entries the engine can make of a row alone. */
-bool can_be_built(const KEY &key) {
-  if ((is_special_index(key) && !is_fulltext(key) && !is_spatial(key)) || key.without_overlaps)
-    return false;
-  for (uint i = 0; i < key.user_defined_key_parts; i++)
-    if (!key.key_part[i].field->stored_in_db()) return false;
-  return true;
-}
-
 bool is_blob(enum_field_types type) {
   return type == MYSQL_TYPE_TINY_BLOB || type == MYSQL_TYPE_BLOB || type == MYSQL_TYPE_MEDIUM_BLOB ||
          type == MYSQL_TYPE_LONG_BLOB;
@@ -233,7 +135,15 @@ bool is_blob(enum_field_types type) {
 
 } // namespace
 
+/* What is not done in place by changes of trees or of definitions alone is a rebuild, or a copy. */
 enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
+  const auto answer = check_without_rebuild(altered, info);
+  if (answer != HA_ALTER_INPLACE_NOT_SUPPORTED) return answer;
+  info->unsupported_reason = refuses_rebuild(altered, info);
+  return info->unsupported_reason ? HA_ALTER_INPLACE_NOT_SUPPORTED : HA_ALTER_INPLACE_COPY_NO_LOCK;
+}
+
+enum_alter_inplace_result ha_tidepool::check_without_rebuild(TABLE *altered, Alter_inplace_info *info) {
   /* The copy says why not. */
   if (altered->part_info && has_passing_primary_key(altered->s, altered->key_info) &&
       !(table->part_info && has_passing_primary_key(table_share, table->key_info)))
@@ -299,10 +209,7 @@ Compare_keys ha_tidepool::compare_key_parts(const Field &field, const Column_def
 
 /* Whether the columns that stay have all their values as they are, and nothing new is to be checked of them. */
 bool ha_tidepool::same_values(const TABLE *altered, const std::vector<int> &old_of) const {
-  const int auto_increment = auto_increment_column(altered);
-  if ((auto_increment < 0 ? -1 : old_of[auto_increment]) != auto_increment_column(table) ||
-      (auto_increment >= 0 && old_of[auto_increment] < 0))
-    return false;
+  if (!same_auto_increment(table, altered, old_of)) return false;
   for (uint i = 0; i < altered->s->fields; i++) {
     if (old_of[i] < 0) continue;
     const Field *was = table->field[old_of[i]], *is = altered->field[i];
@@ -380,10 +287,12 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   if (prepare_foreign_keys(altered, info)) return true;
   if (info->handler_flags & ALTER_CHANGE_CREATE_OPTION)
     warn_of_ignored_options(ha_thd(), info->create_info);
-  if (!(info->handler_flags & (INDEX_CHANGES | ROW_CHANGES))) return false;
+  const bool is_rebuilt = info->inplace_supported == HA_ALTER_INPLACE_COPY_NO_LOCK;
+  if (!is_rebuilt && !(info->handler_flags & (INDEX_CHANGES | ROW_CHANGES))) return false;
   /* A parent keeps its name and its columns theirs until this is done: this table's metadata can't be changed in between. */
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
     if (!key->is_self_reference() && !lock_definition(ha_thd(), key->parent)) return true;
+  if (is_rebuilt) return prepare_rebuild(altered, info);
   auto *context = new Index_change(altered, shared->name, shared->metadata);
   info->handler_ctx = context;
   const std::vector<int> old_of = old_columns(altered, info);
@@ -450,6 +359,7 @@ bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) 
 
 /* true: an error was sent. */
 bool ha_tidepool::report_failed_build(TABLE *altered, Index_change *context, int result) {
+  if (result == Index_build::REFUSED) return true;
   if (result == TP_DUPLICATE)
     report_duplicate_of_build(altered, context);
   else if (result == Index_build::NO_GEOMETRY)
@@ -468,11 +378,19 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
   const auto room = std::make_unique<uchar[]>(layouts.trees[0].key_max());
   size_t len = 0;
   const uchar *pk = nullptr;
-  if (tp_change_duplicate(context->change, &tree, &entry) == TP_OK)
+  const bool is_found = tp_change_duplicate(context->change, &tree, &entry) == TP_OK;
+  int result = TP_OK;
+  if (is_found && tree == 0) {
+    pk = entry.key;
+    len = entry.key_len;
+    row = {entry.value, entry.value_len};
+  } else if (is_found) {
     pk = layouts.trees[tree].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, room.get(), &len);
+    if (pk) result = tp_change_row(context->change, {pk, len}, &row);
+  }
   const std::vector<uchar> all(altered->s->fields, 1);
   uchar *const record = altered->record[0];
-  if (!pk || tp_change_row(context->change, {pk, len}, &row) != TP_OK ||
+  if (!pk || result != TP_OK ||
       !layouts.row->decode(record, row.data, row.len, all.data(), layouts.row->last_needed(all.data())) ||
       !layouts.trees[0].decode_clustered(record, pk, len, all.data())) {
     print_error(HA_ERR_CRASHED, MYF(0));

@@ -51,6 +51,19 @@ int look_while_sorting(void *context) {
   return is_killed(sorting->progress->thd);
 }
 
+/* A value that would be cut is an error, as in the server's copy. */
+class Strict_conversion {
+public:
+  explicit Strict_conversion(THD *thd)
+      : level(thd, CHECK_FIELD_WARN), aborts(thd, thd->is_strict_mode()) {
+    thd->get_stmt_da()->reset_current_row_for_warning(1);
+  }
+
+private:
+  Check_level_instant_set level;
+  Abort_on_warning_instant_set aborts;
+};
+
 /* Makes the entries that the new trees have of a row. */
 class Entry_maker {
 public:
@@ -66,6 +79,10 @@ public:
     }
     room.scratch = std::make_unique<uchar[]>(room.scratch_len);
     key = std::make_unique<uchar[]>(key_max);
+    if (context.conversion) {
+      new_clustered = std::make_unique<uchar[]>(context.layouts.trees[0].key_max());
+      return;
+    }
     last = context.layouts.row->last_needed(wanted.data());
     from_key = context.layouts.row->key_needed(wanted.data());
   }
@@ -75,7 +92,14 @@ public:
     uchar *const record = altered->record[0];
     pk = clustered;
     const Layouts &layouts = context.layouts;
-    if ((!last || layouts.row->decode(record, row.data, row.len, wanted.data(), last)) &&
+    if (context.conversion) {
+      const auto result = context.conversion->convert(clustered, row);
+      if (result == Row_conversion::CONVERTED) {
+        encode_row();
+        return TP_OK;
+      }
+      if (result == Row_conversion::REFUSED) return Index_build::REFUSED;
+    } else if ((!last || layouts.row->decode(record, row.data, row.len, wanted.data(), last)) &&
         (!from_key || layouts.trees[0].decode_clustered(record, pk.data, pk.len, wanted.data())))
       return TP_OK;
     const std::string text =
@@ -87,6 +111,7 @@ public:
   /* Gives the entries that a tree has of the row to `take`, in the order of their keys, each good
      until the next one. Ends with the first code but TP_OK that it returns. */
   template <typename Take> int make(uint tree, Take take) {
+    if (tree == 0) return take(pk, new_row);
     if (context.layouts.trees[tree].fulltext()) return make_words(tree, take);
     if (!context.layouts.trees[tree].has_all_geometries(altered->record[0]))
       return Index_build::NO_GEOMETRY;
@@ -96,6 +121,18 @@ public:
   }
 
 private:
+  /* The row in the new clustered tree. Row ids stay. */
+  void encode_row() {
+    const Layouts &layouts = context.layouts;
+    const uchar *const record = altered->record[0];
+    bool bare;
+    if (!layouts.has_row_id)
+      pk = {new_clustered.get(), layouts.trees[0].encode(new_clustered.get(), record, altered,
+                                                         nullptr, room, &bare)};
+    const size_t len = layouts.row->encode(row_buffer, record);
+    new_row = {row_buffer.data(), len};
+  }
+
   template <typename Take> int make_words(uint tree, Take take) {
     if (!words.parse(*context.layouts.trees[tree].fulltext(), altered->record[0])) {
       const std::string text =
@@ -128,11 +165,13 @@ private:
   std::vector<uchar> wanted;
   Key_room room;
   std::unique_ptr<uchar[]> key;
+  std::unique_ptr<uchar[]> new_clustered;
+  Buffer row_buffer;
   Buffer values;
   Row_words words;
-  uint last;
-  bool from_key;
-  tp_bytes pk{};
+  uint last = 0;
+  bool from_key = false;
+  tp_bytes pk{}, new_row{};
 };
 
 std::string copy_of(tp_bytes bytes) {
@@ -154,6 +193,8 @@ using Entry_copies = std::vector<Entry_copy>; /* sorted */
 } // namespace
 
 int Index_build::fill(Index_change *context, uint64_t rows_expected) {
+  if (context->conversion && !context->conversion->begin()) return REFUSED;
+  Strict_conversion strict(thd);
   Progress progress(thd);
   Entry_maker maker(altered, *context);
   tp_index_change *const change = context->change;
@@ -166,8 +207,11 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
       progress.report(ROWS_BETWEEN_LOOKS, MY_MAX(rows_expected, rows));
     }
     if ((result = maker.read({row.key, row.key_len}, {row.value, row.value_len}))) return result;
+    thd->get_stmt_da()->inc_current_row_for_warning();
     for (uint tree : context->built) {
       const auto add = [&](tp_bytes key, tp_bytes value) {
+        if (tree == 0 && context->rows_in_order)
+          return tp_change_push_row(change, key, value);
         entries++;
         return tp_change_add(change, tree, key, value);
       };
@@ -182,6 +226,7 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
 
 /* A round of one table. */
 int Index_build::round(Index_change *context, tp_round *report) {
+  Strict_conversion strict(thd);
   Entry_maker maker(altered, *context);
   tp_index_change *const change = context->change;
   int result = tp_change_begin_round(change);

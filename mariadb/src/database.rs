@@ -169,6 +169,29 @@ pub struct IndexDefinition {
     unique: u8,
 }
 
+impl IndexDefinition {
+    /// A table with these indexes, in a file of these options.
+    ///
+    /// # Safety
+    /// A valid pointer and length, and so is each name.
+    pub(crate) unsafe fn table(
+        indexes: *const IndexDefinition,
+        index_count: usize,
+        options: &FileOptions,
+    ) -> TableDef {
+        // SAFETY: as the caller says.
+        let indexes = unsafe { std::slice::from_raw_parts(indexes, index_count) };
+        let mut def = TableDef::new(indexes.iter().map(|index| {
+            // SAFETY: each name is valid for its length.
+            let name = unsafe { text(index.name, index.name_len) }.into_owned();
+            if index.unique != 0 { IndexDef::unique(name) } else { IndexDef::non_unique(name) }
+        }));
+        def.encryption = options.encryption();
+        def.compression = page_compression(options.compression);
+        def
+    }
+}
+
 /// Opens or creates the data directory.
 ///
 /// # Safety
@@ -490,22 +513,11 @@ pub unsafe extern "C" fn tp_create_table(
         // SAFETY: valid pointers and lengths from the shim.
         let (attached, options) = unsafe { (Attached::of(attached), &*options) };
         // SAFETY: valid pointers and lengths from the shim.
-        let (db, name, indexes, metadata) = unsafe {
-            (
-                &*db,
-                text(name, name_len),
-                std::slice::from_raw_parts(indexes, index_count),
-                bytes(metadata, metadata_len),
-            )
-        };
-        let mut def = TableDef::new(indexes.iter().map(|index| {
-            // SAFETY: each name is valid for its length.
-            let name = unsafe { text(index.name, index.name_len) }.into_owned();
-            if index.unique != 0 { IndexDef::unique(name) } else { IndexDef::non_unique(name) }
-        }));
+        let (db, name, metadata) =
+            unsafe { (&*db, text(name, name_len), bytes(metadata, metadata_len)) };
+        // SAFETY: valid pointers and lengths from the shim.
+        let mut def = unsafe { IndexDefinition::table(indexes, index_count, options) };
         def.metadata = metadata.to_vec();
-        def.encryption = options.encryption();
-        def.compression = page_compression(options.compression);
         db.create_table_with(&name, &def, &attached.all())?;
         Ok(TP_OK)
     })

@@ -1,5 +1,5 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Indexes that are added and dropped in place.
+//! Indexes that are added and dropped in place, and tables that are rebuilt.
 //!
 //! A `tp_index_change` is a boxed [`IndexChange`]. It gives the rows of the table one by one; the
 //! shim, which knows columns and collations, gives the entries of the new indexes back.
@@ -11,7 +11,7 @@ use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrup
 
 use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or, text};
-use crate::database::TableMetadata;
+use crate::database::{FileOptions, IndexDefinition, TableMetadata};
 use crate::reader::Entry;
 
 /// An index as the change leaves it.
@@ -68,6 +68,50 @@ pub unsafe extern "C" fn tp_change_indexes(
         let begun = Change { change: db.change_indexes(&name, &indexes)?, row: Vec::new() };
         // SAFETY: change is a valid place to store to.
         unsafe { *change = Box::into_raw(Box::new(begun)) };
+        Ok(TP_OK)
+    })
+}
+
+/// Begins to rebuild a table; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_rebuild_table(
+    db: *const Db,
+    name: *const c_char,
+    name_len: usize,
+    indexes: *const IndexDefinition,
+    index_count: usize,
+    options: *const FileOptions,
+    change: *mut *mut Change,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name, options) = unsafe { (&*db, text(name, name_len), &*options) };
+        // SAFETY: valid pointers and lengths from the shim.
+        let def = unsafe { IndexDefinition::table(indexes, index_count, options) };
+        let begun = Change { change: db.rebuild_table(&name, &def)?, row: Vec::new() };
+        // SAFETY: change is a valid place to store to.
+        unsafe { *change = Box::into_raw(Box::new(begun)) };
+        Ok(TP_OK)
+    })
+}
+
+/// A row of a table that is rebuilt, in the order of its keys.
+///
+/// # Safety
+/// Valid pointers and lengths; no other thread uses `change`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_push_row(
+    change: *mut Change,
+    key: Bytes,
+    value: Bytes,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (change, key, value) = unsafe { (&mut *change, key.get(), value.get()) };
+        change.change.push_row(key, value)?;
         Ok(TP_OK)
     })
 }

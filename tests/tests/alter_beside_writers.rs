@@ -1,5 +1,9 @@
-//! ADD INDEX with LOCK=NONE: sessions write the table while it is built; afterwards the index has
-//! what the rows ask for, and only the ALTER fails for a duplicate that one of them makes.
+//! ADD INDEX, and ALTER TABLE that writes all rows anew, with LOCK=NONE: sessions write the table
+//! meanwhile; afterwards it has their rows, in all indexes, and only the ALTER fails for a duplicate
+//! that one of them makes.
+
+#[path = "alter_beside_writers/rebuild.rs"]
+mod rebuild;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -181,14 +181,14 @@ fn rows_come_in_any_order_and_from_any_engine() {
     );
     run(&mut conn, &["UPDATE t SET a = 0 WHERE id = 500"]);
     let whole = sorted_rows(&mut conn, "SELECT id, a, b FROM t");
-    let statement = "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a)";
+    let statement = "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a), ALGORITHM=COPY";
     let count = inserted(&mut conn, statement);
     assert!(count == 1500 || !copies_have_ends(), "{count}");
     check(&mut conn, "t");
     assert_eq!(sorted_rows(&mut conn, "SELECT id, a, b FROM t"), whole);
     assert_eq!(rows(&mut conn, "SELECT id FROM t ORDER BY a LIMIT 1"), ["[Bytes(\"500\")]"]);
-    let back =
-        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id), DROP INDEX b, ADD UNIQUE b (b, id)";
+    let back = "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id), DROP INDEX b, \
+                ADD UNIQUE b (b, id), ALGORITHM=COPY";
     run(&mut conn, &[back]);
     check(&mut conn, "t");
     assert_eq!(sorted_rows(&mut conn, "SELECT id, a, b FROM t"), whole);
@@ -200,7 +200,8 @@ fn rows_come_in_any_order_and_from_any_engine() {
     run(&mut conn, &["UPDATE t SET a = 9999, b = 1 WHERE id = 2000"]);
     let refused = error(
         &mut conn,
-        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a), DROP INDEX b, ADD UNIQUE b (b)",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a), DROP INDEX b, ADD UNIQUE b (b), \
+         ALGORITHM=COPY",
     );
     assert!(refused.message.ends_with("Duplicate entry '1' for key 'b'"), "{refused}");
     run(&mut conn, &["DELETE FROM t WHERE id = 2000"]);

@@ -43,6 +43,13 @@ fn the_ddl_log_relies_on_rows_that_are_durable() {
 }
 
 #[test]
+fn a_rebuilt_table_is_the_old_or_the_new_one() {
+    let cases = ["alter-rebuild-force", "alter-rebuild-primary-key", "alter-rebuild-partitions"];
+    run("rebuilt", KILLED, &cases, "/ddl_recovery.log>)");
+    run("rebuilt_acknowledged", KILLED, &cases, NO_CALL);
+}
+
+#[test]
 fn an_acknowledged_change_of_definitions_or_verdict_is_durable() {
     let cases = ["create-select", "create-sequence", "xa-prepare", "xa-commit", "xa-rollback"];
     run("acknowledged", KILLED, &cases, NO_CALL);

@@ -367,7 +367,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives tables other records, which name the same spaces, and some of them other names: all of
+    /// Gives tables other records, which may name other spaces, and some of them other names: all of
     /// it or nothing. `records` are under the names of before. A renamed table keeps its
     /// attachments. Those of `attachments`, by the names of afterwards, change at the same moment.
     /// Durable on return.
@@ -404,6 +404,10 @@ impl Catalog {
         self.commit(trx)?;
         let mut tables = self.tables.write();
         for (name, record) in records {
+            if let Some(old) = tables.get(&name).filter(|old| old.space != record.space) {
+                self.register_space_of(&record);
+                self.env.unregister_space(old.space);
+            }
             let present = match new_name(&name) {
                 Some(to) => {
                     tables.remove(&name);

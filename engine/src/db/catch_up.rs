@@ -27,6 +27,7 @@
 
 use super::DuplicateEntry;
 use super::index_change::{Edit, IndexChange, NewIndex};
+use super::rebuild::enter;
 use super::transaction::Transaction;
 use crate::csn::{TrxId, TrxState};
 use crate::error::{Error, Result};
@@ -250,7 +251,10 @@ impl IndexChange {
             let why = "change of indexes: the round has more rows, or there is none";
             return Err(Error::InvalidOption(why.into()));
         }
-        let mut go_on = || if go_on() { Ok(()) } else { Err(Error::Interrupted) };
+        let inner = self.inner.clone();
+        let next = self.rebuild.as_ref().map(|rebuild| rebuild.table.clone());
+        let _inside = next.as_ref().map(|next| enter(&inner, next)).transpose()?;
+        let mut go_on = || if go_on() { inner.check_writable() } else { Err(Error::Interrupted) };
         for at in 0..self.new.len() {
             let NewIndex { index, ref tree, ref mut sorter, .. } = self.new[at];
             let sorter = sorter.take().ok_or(Error::NotFound)?;

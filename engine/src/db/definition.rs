@@ -8,6 +8,7 @@
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
 //! indexes   see `index_change`; their names alone: catalog commit
+//! rebuild   see `rebuild`: as truncate, once the new file is filled
 //! load      see `load`: as create, or as truncate
 //! ```
 //! A crash in between leaves at most a file that no table has; the log says so as long as that may

@@ -37,21 +37,18 @@
 
 use super::catch_up::Round;
 use super::cursor::Cursor;
-use super::definition::Definition;
 use super::load::fill_sorted;
+use super::rebuild::{Rebuild, enter};
 use super::transaction::Transaction;
 use super::{Db, Inner};
-use crate::catalog::{Attachment, IndexDef, TableDef, TableRecord, TreeRecord};
+use crate::catalog::{IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::error::{Error, Result};
 use crate::format::entry::Entry;
-use crate::format::space_header;
 use crate::lock::{Interrupt, LockMode, LockWait};
-use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
 use crate::table::{Table, provisional_trees};
 use crate::trx::{Isolation, TransactionOptions};
 use crate::versioned::{ReadRequest, VersionedTree};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Memory for sorting, all new indexes of a change together.
@@ -61,7 +58,7 @@ const SORT_MEMORY_PARTS: u64 = 8;
 
 /// Memory for the log of rows written during a build. A write that finds it used up sorts it and
 /// writes it to a file: so it is small.
-const LOG_MEMORY_BYTES: usize = 1 << 20;
+pub(super) const LOG_MEMORY_BYTES: usize = 1 << 20;
 
 /// What a round does with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,22 +102,25 @@ pub(super) struct NewIndex {
     pub is_built: bool,
 }
 
-/// A change of a table's indexes under way, begun by [`Db::change_indexes`]. Dropped without
-/// [`commit`](Self::commit), it leaves the table as it was.
+/// A change of a table's indexes under way, begun by [`Db::change_indexes`], or of all that it has,
+/// by [`Db::rebuild_table`]. Dropped without [`commit`](Self::commit), it leaves the table as it
+/// was.
 pub struct IndexChange {
     pub(super) inner: Arc<Inner>,
-    name: String,
+    pub(super) name: String,
     pub(super) table: Arc<Table>,
-    from: Vec<Option<usize>>,
+    pub(super) from: Vec<Option<usize>>,
     /// The definition to come.
-    record: TableRecord,
+    pub(super) record: TableRecord,
     pub(super) new: Vec<NewIndex>,
-    added: Vec<TreeRecord>,
-    dropped: Vec<TreeRecord>,
+    pub(super) added: Vec<TreeRecord>,
+    pub(super) dropped: Vec<TreeRecord>,
+    /// The file that the table gets; none: it keeps its own.
+    pub(super) rebuild: Option<Rebuild>,
     /// Sees the rows that the new trees are built from, and have after a round.
     pub(super) snapshot: Option<Transaction>,
     /// Reads them, until they are built.
-    rows: Option<Cursor>,
+    pub(super) rows: Option<Cursor>,
     pub(super) round: Option<Round>,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     /// Of each sort; none: a share of what sorts may take.
@@ -130,9 +130,9 @@ pub struct IndexChange {
     pub(super) writes_stopped: bool,
     /// Since they were stopped there was a round.
     pub(super) is_caught_up: bool,
-    payload: Vec<u8>,
+    pub(super) payload: Vec<u8>,
     pub(super) duplicate: Option<DuplicateEntry>,
-    committed: bool,
+    pub(super) committed: bool,
 }
 
 impl Db {
@@ -171,37 +171,15 @@ impl Db {
         inner.tables.lock().changing_indexes.insert(name.into());
 
         // From here on its end tidies up.
-        let mut change = IndexChange {
-            inner: inner.clone(),
-            name: name.into(),
-            table,
-            from: indexes.iter().map(|index| index.from).collect(),
-            record,
-            new: Vec::new(),
-            added: Vec::new(),
-            dropped,
-            snapshot: None,
-            rows: None,
-            round: None,
-            interrupt: None,
-            sort_memory: None,
-            logs: 0,
-            writes_stopped: !adds,
-            is_caught_up: !adds,
-            payload: Vec::new(),
-            duplicate: None,
-            committed: false,
-        };
+        let mut change = IndexChange::begun(inner, name, table, record);
+        change.from = indexes.iter().map(|index| index.from).collect();
+        change.dropped = dropped;
+        change.writes_stopped = !adds;
+        change.is_caught_up = !adds;
         let begun = change.make_trees(&old);
         drop(turn);
         begun?;
-        let mut trx = inner.snapshot();
-        trx.ensure_view();
-        let mut cursor =
-            Cursor::new(change.table.clone(), Table::CLUSTERED, LockMode::None, LockWait::Wait);
-        cursor.set_scan(true);
-        change.rows = Some(cursor);
-        change.snapshot = Some(trx);
+        change.open_snapshot();
         Ok(change)
     }
 }
@@ -249,6 +227,56 @@ fn not_built() -> Error {
 impl IndexChange {
     /// Most indexes that one change adds and drops together: what can be noted.
     pub const INDEXES_MAX: usize = provisional_trees::NOTES_MAX;
+
+    /// A change that has begun: the table logs its writes, and nothing is made yet.
+    fn begun(inner: &Arc<Inner>, name: &str, table: Arc<Table>, record: TableRecord) -> Self {
+        Self {
+            inner: inner.clone(),
+            name: name.into(),
+            table,
+            from: vec![None; record.trees.len()],
+            record,
+            new: Vec::new(),
+            added: Vec::new(),
+            dropped: Vec::new(),
+            rebuild: None,
+            snapshot: None,
+            rows: None,
+            round: None,
+            interrupt: None,
+            sort_memory: None,
+            logs: 0,
+            writes_stopped: false,
+            is_caught_up: false,
+            payload: Vec::new(),
+            duplicate: None,
+            committed: false,
+        }
+    }
+
+    /// The same of a table that gets another file.
+    pub(super) fn of_rebuild(
+        inner: &Arc<Inner>,
+        name: &str,
+        table: Arc<Table>,
+        record: TableRecord,
+        rebuild: Rebuild,
+    ) -> Self {
+        let mut change = Self::begun(inner, name, table, record);
+        change.rebuild = Some(rebuild);
+        change
+    }
+
+    /// Opens the view whose rows the new trees are built from.
+    pub(super) fn open_snapshot(&mut self) {
+        let mut trx = self.inner.snapshot();
+        trx.ensure_view();
+        let mut cursor =
+            Cursor::new(self.table.clone(), Table::CLUSTERED, LockMode::None, LockWait::Wait);
+        cursor.set_scan(true);
+        self.rows = Some(cursor);
+        self.snapshot = Some(trx);
+    }
 
     fn make_trees(&mut self, old: &TableRecord) -> Result<()> {
         let inner = self.inner.clone();
@@ -336,14 +364,15 @@ impl IndexChange {
     }
 
     /// Reads the row with this clustered key into `row`, as it is at the end of the round if there
-    /// is one; false if there is none.
+    /// is one; false if there is none. Of a table that is rebuilt it is the new one's row.
     pub fn row(&mut self, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
         let trx = match &mut self.round {
             Some(round) => Some(&mut round.next),
             None => self.snapshot.as_mut(),
         };
         let trx = trx.ok_or(Error::NotFound)?;
-        trx.read_in_change(&self.table, Table::CLUSTERED, ReadRequest::new(key, row))
+        let table = self.rebuild.as_ref().map_or(&self.table, |rebuild| &rebuild.table);
+        trx.read_in_change(table, Table::CLUSTERED, ReadRequest::new(key, row))
     }
 
     /// Adds an entry to the new index at this position of the new definition.
@@ -365,17 +394,25 @@ impl IndexChange {
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
         }
-        let max = self.table.value_len_inline_max();
-        if value.len() > max {
-            return Err(Error::ValueTooLong { len: value.len() as u64, max: max as u64 });
-        }
-        let new = self.new.iter_mut().find(|new| new.index == index);
-        let sorter = new.and_then(|new| new.sorter.as_mut()).ok_or(Error::NotFound)?;
+        let new = self.new.iter_mut().find(|new| new.index == index).ok_or(Error::NotFound)?;
+        let sorter = new.sorter.as_mut().ok_or(Error::NotFound)?;
         self.payload.clear();
         if let Some(edit) = edit {
             self.payload.push(edit as u8);
         }
-        Entry::settled(value).encode(&mut self.payload);
+        let max = self.table.value_len_inline_max();
+        match &self.rebuild {
+            _ if value.len() <= max => Entry::settled(value).encode(&mut self.payload),
+            // A chain that no entry leads to yet would be lost with a crash.
+            None => return Err(Error::ValueTooLong { len: value.len() as u64, max: max as u64 }),
+            Some(_) if edit == Some(Edit::Remove) => {
+                new.tree.settled_payload_to_remove(key.len(), value, &mut self.payload);
+            }
+            Some(rebuild) => {
+                let _inside = enter(&self.inner, &rebuild.table)?;
+                new.tree.settled_payload(key.len(), value, &mut self.payload)?;
+            }
+        }
         sorter.push(key, &self.payload)
     }
 
@@ -384,6 +421,10 @@ impl IndexChange {
     /// but to drop the change. Two entries with the same key are an [`Error::DuplicateKey`], which
     /// names the index by its position in the new definition: see [`duplicate`](Self::duplicate).
     pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        let inner = self.inner.clone();
+        let next = self.rebuild.as_ref().map(|rebuild| rebuild.table.clone());
+        let _inside = next.as_ref().map(|next| enter(&inner, next)).transpose()?;
+        self.finish_rows()?;
         for at in 0..self.new.len() {
             if self.new[at].is_built {
                 continue;
@@ -392,7 +433,8 @@ impl IndexChange {
                 return Err(not_built());
             };
             let NewIndex { index, tree, .. } = &self.new[at];
-            let mut go_on = || if go_on() { Ok(()) } else { Err(Error::Interrupted) };
+            let mut go_on =
+                || if go_on() { inner.check_writable() } else { Err(Error::Interrupted) };
             if let Err((key, value)) = fill_sorted(tree, sorter, &mut go_on)? {
                 let index = *index;
                 self.duplicate = Some(DuplicateEntry { index, key, value: value.clone() });
@@ -430,185 +472,9 @@ impl IndexChange {
     pub fn duplicate(&self) -> Option<&DuplicateEntry> {
         self.duplicate.as_ref()
     }
-
-    /// Makes the new definition the table's; durable on return. Handles of the table are void then,
-    /// the one returned is good. `metadata` is what replaces that of tables, this one or others, at
-    /// the same moment.
-    ///
-    /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the
-    /// indexes of one of the others are being changed. [`Error::InvalidOption`] if rows were
-    /// written, and there was no round since the writes were stopped.
-    pub fn commit(self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
-        let mut tables = Self::commit_all(vec![self], metadata, &[])?;
-        Ok(tables.pop().expect("one table of one change"))
-    }
-
-    /// [`commit`](Self::commit) of several tables' changes, all at one moment: after a crash, and
-    /// after an error, either all tables have their new definition or none. Attachments are set and
-    /// removed at that moment, too. The tables are returned in the order of the changes.
-    pub fn commit_all(
-        mut changes: Vec<IndexChange>,
-        metadata: &[(&str, &[u8])],
-        attachments: &[Attachment<'_>],
-    ) -> Result<Vec<Arc<Table>>> {
-        Attachment::validate_all(attachments)?;
-        let refuse = |why: &str| Err(Error::InvalidOption(format!("change of indexes: {why}")));
-        let Some(inner) = changes.first().map(|change| change.inner.clone()) else {
-            return refuse("there is none");
-        };
-        let mut others: BTreeMap<&str, &[u8]> = metadata.iter().copied().collect();
-        for change in &mut changes {
-            change.stop_writes()?;
-            if !change.is_caught_up && change.table.logged_writes()? > 0 {
-                return refuse("rows were written that its last round has not seen");
-            }
-            change.snapshot = None;
-            if !Arc::ptr_eq(&change.inner, &inner) {
-                return refuse("the tables are of two databases");
-            }
-            if let Some(own) = others.remove(&*change.name) {
-                change.record.def.metadata = own.to_vec();
-                change.record.def.validate()?;
-            }
-        }
-        let others: Vec<_> = others.into_iter().collect();
-        let names: Vec<_> = changes.iter().map(|change| change.name.clone()).collect();
-        let turn = inner.begin_definition_of_changes(&names, &others)?;
-        let others = inner.with_metadata(&others)?;
-        for change in &changes {
-            if inner.is_used_by_recovered(change.record.space) {
-                return Err(Error::TableBusy(change.name.clone()));
-            }
-            // The exact counters: the table is opened anew by them.
-            change.table.settle()?;
-        }
-        let mut closed = ClosedEntrances(Vec::with_capacity(changes.len()));
-        for change in &changes {
-            change.table.close_entrance()?;
-            closed.0.push(change.table.clone());
-        }
-        let tables = inner.switch_all(&changes, others, attachments)?;
-        // The old ones stay closed.
-        closed.0.clear();
-        drop(closed);
-        for change in &mut changes {
-            change.committed = true;
-            change.tidy_up(&turn);
-        }
-        Ok(tables)
-    }
-
-    /// Frees the trees that belong to no index, those dropped or, if it did not come to the commit,
-    /// those added; then the notes are not needed any more. What fails here is done by the next
-    /// opening.
-    fn tidy_up(&mut self, _turn: &Definition<'_>) {
-        let (inner, env) = (&self.inner, &self.inner.env);
-        let (unwanted, wanted) = match self.committed {
-            true => (&self.dropped, &self.added),
-            false => (&self.added, &self.dropped),
-        };
-        let tidied = || -> Result<()> {
-            let space = env.space(self.record.space)?;
-            inner.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
-            // First: what can't be freed must not leave the note of a tree that is in use.
-            for tree in wanted {
-                provisional_trees::forget(env, &space, tree.tree)?;
-            }
-            for tree in unwanted {
-                provisional_trees::free(env, &space, *tree)?;
-            }
-            let record = inner.catalog.get(&self.name);
-            let record = record.ok_or_else(|| Error::TableMissing(self.name.clone()))?;
-            if !record.has_notes || !provisional_trees::all(env, &space)?.is_empty() {
-                return Ok(());
-            }
-            let record = TableRecord { has_notes: false, ..TableRecord::clone(&record) };
-            inner.catalog.replace(&mut inner.definition_trx(), &self.name, record)?;
-            Ok(())
-        };
-        if let Err(error) = tidied() {
-            tracing::warn!(
-                table = self.name,
-                %error,
-                "pages of an index that was dropped or not finished stay in use until the next start"
-            );
-        }
-    }
-}
-
-impl Drop for IndexChange {
-    fn drop(&mut self) {
-        self.rows = None;
-        self.round = None;
-        self.snapshot = None;
-        self.new.clear();
-        if !self.committed {
-            let name = std::slice::from_ref(&self.name);
-            match self.inner.clone().begin_definition_of_changes(name, &[]) {
-                Ok(turn) => self.tidy_up(&turn),
-                Err(error) => tracing::warn!(
-                    table = self.name,
-                    %error,
-                    "pages of an index that was not finished stay in use until the next start"
-                ),
-            }
-        }
-        // In this order: from the second on there may be another change, whose refusal stands.
-        self.table.take_writes();
-        self.inner.tables.lock().changing_indexes.remove(&self.name);
-        pause::reach(PausePoint::IndexChangeOver);
-    }
-}
-
-/// Tables that no transaction may enter; all may again when it is dropped.
-struct ClosedEntrances(Vec<Arc<Table>>);
-
-impl Drop for ClosedEntrances {
-    fn drop(&mut self) {
-        for table in &self.0 {
-            table.reopen_entrance();
-        }
-    }
 }
 
 impl Inner {
-    /// The moment of truth. The entrances are closed. `records` are those of other tables that
-    /// change at the same moment.
-    fn switch_all(
-        &self,
-        changes: &[IndexChange],
-        records: BTreeMap<String, Arc<TableRecord>>,
-        attachments: &[Attachment<'_>],
-    ) -> Result<Vec<Arc<Table>>> {
-        let env = &self.env;
-        let mut records = records;
-        let mut tables = Vec::with_capacity(changes.len());
-        for change in changes {
-            let (name, record) = (&change.name, &change.record);
-            let space = env.space(record.space)?;
-            let header = space_header::read(env.pool(), &space)?;
-            tables.push(Arc::new(Table::open(env, &space, name, record, &header)));
-            for tree in &change.dropped {
-                provisional_trees::add(env, &space, *tree)?;
-            }
-            records.insert(name.clone(), Arc::new(record.clone()));
-        }
-        // Before the catalog entries are gone: rows of the tables are still found by threads that
-        // ask for estimates.
-        let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
-        let mut trx = self.definition_trx();
-        self.catalog.change(&mut trx, &[], records, attachments)?;
-        let since = self.catalog.newest_change();
-        for (change, table) in changes.iter().zip(&tables) {
-            table.succeed(&change.table, &change.from);
-            for new in &change.new {
-                table.set_index_since(new.index, since);
-            }
-            self.tables.lock().by_name.insert(change.name.clone(), table.clone());
-        }
-        Ok(tables)
-    }
-
     /// What each sort takes at most, about, in bytes, if a change of a definition has `sorts` of
     /// them.
     pub(super) fn sort_share_bytes(&self, sorts: usize) -> usize {

@@ -437,6 +437,7 @@ pub(super) fn fill_sorted(
     while sorted.next(&mut key, &mut payload)? {
         if turn == 0 {
             go_on()?;
+            tree.tree().env().give_way_in_log();
         }
         turn = (turn + 1) % ENTRIES_A_TURN;
         if loader.newest().is_some_and(|(newest, _)| newest == key) {

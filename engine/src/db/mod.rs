@@ -3,8 +3,9 @@
 //! # Contents
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
-//! - `index_change`: indexes are added and dropped; `catch_up`: rows that sessions write
-//!   while an index is built.
+//! - `index_change`: indexes are added and dropped; `rebuild`: all of a table is made anew in
+//!   another file; `catch_up`: rows that sessions write meanwhile; `index_switch`: the end of all
+//!   that; `retired`: files that were replaced are removed.
 //! - `notes`: what a crash has left of that is freed.
 //! - `load`: tables are filled before they are seen.
 //! - `transaction`: transactions on tables; `cursor`: reading in the order of an index; `map`:
@@ -33,11 +34,14 @@ mod encryption;
 mod file_tests;
 mod forced;
 mod index_change;
+mod index_switch;
 mod load;
 mod map;
 mod notes;
 mod open;
+mod rebuild;
 mod restored;
+mod retired;
 mod scrub;
 mod steps;
 mod transaction;
@@ -132,6 +136,7 @@ pub(crate) struct Inner {
     warm: warm::WarmRestart,
     scrub: scrub::Scrub,
     rotation: encryption::Rotation,
+    retired: retired::Retired,
     closed: AtomicBool,
 }
 

@@ -113,6 +113,7 @@ impl Db {
             warm: Default::default(),
             scrub: Default::default(),
             rotation: Default::default(),
+            retired: Default::default(),
             closed: AtomicBool::new(false),
         };
         inner.apply_options();
@@ -163,6 +164,7 @@ impl Inner {
         self.stop_warm_restart();
         self.stop_scrub();
         self.stop_rotation();
+        self.stop_retired();
         self.save_hot_list_at_close();
         let _no_change = self.definitions.lock();
         if self.closed.swap(true, Ordering::AcqRel) {

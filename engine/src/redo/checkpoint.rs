@@ -28,7 +28,7 @@
 //! wait for wherever it writes to.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidepool_pool::Lsn;
 
@@ -127,6 +127,24 @@ impl RedoLog {
     /// Whether a mini-transaction may begin.
     pub(crate) fn has_room(&self) -> bool {
         self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) && !self.full_disk.is_full()
+    }
+
+    /// Whether the checkpointer is at full speed, or about to be: soon a mini-transaction would
+    /// have to wait for room.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let age = self.next_lsn().0.saturating_sub(self.checkpoint_lsn().0);
+        !self.is_checkpoint_held() && age as f64 >= HIGH_MARK * self.age_max() as f64
+    }
+
+    /// Waits while it is crowded, for `timeout` at most.
+    pub(crate) fn wait_while_crowded(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
+        let mut guard = self.room.mutex.lock();
+        while self.is_crowded() && !self.failure.is_set() {
+            if self.room.changed.wait_until(&mut guard, until).timed_out() {
+                return;
+            }
+        }
     }
 
     /// Keeps the checkpoint where it is, for what recovery read in the log must be found there

@@ -7,6 +7,7 @@ mod unreadable;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -368,6 +369,28 @@ fn what_comes_after_a_failure_is_not_in_the_log() {
     log.failure.set("on purpose");
     let (start, end) = append(&log, &[2; 100]);
     assert!((start, log.next_lsn()) == (before, before) && end > before);
+}
+
+/// Who fills trees rests before others have to wait for room, and goes on after a checkpoint.
+#[test]
+fn a_log_is_crowded_before_it_has_no_room() {
+    let (log, ..) = open(&SimStorage::new(1)).unwrap();
+    log.prepare_files().unwrap();
+    assert!(!log.is_crowded());
+    while !log.is_crowded() {
+        assert!(log.has_room(), "{:?}", log.stats());
+        append(&log, &[1; 10_000]);
+        log.write_to(log.next_lsn()).unwrap();
+        log.prepare_files().unwrap();
+    }
+    assert!(log.has_room(), "others can still write: {:?}", log.stats());
+    log.wait_while_crowded(Duration::from_millis(1));
+    log.hold_checkpoint(true);
+    assert!(!log.is_crowded(), "no rest would make room");
+    log.hold_checkpoint(false);
+    assert!(log.is_crowded());
+    log.checkpoint(|| None, || Ok(()), false).unwrap();
+    assert!(!log.is_crowded());
 }
 
 /// Many mini-transactions that have begun while there was room may need more than the reserve. Then

@@ -241,19 +241,19 @@ fn has_duplicates(db: &Db, table: &Arc<Table>) -> Result<bool> {
 }
 
 /// Transactions, a step of one now and then.
-struct Writers {
-    random: StdRng,
+pub struct Writers {
+    pub random: StdRng,
     sessions: Vec<(Transaction, Vec<Savepoint>)>,
     /// Different values that they write.
     values: u32,
     /// Two committed rows have had the same value.
     duplicates: bool,
     /// Rows written, whether they were committed or not.
-    writes: u64,
+    pub writes: u64,
 }
 
 impl Writers {
-    fn new(seed: u64, db: &Db, values: u32) -> Self {
+    pub fn new(seed: u64, db: &Db, values: u32) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let sessions = (0..random.random_range(1..5)).map(|_| (begin(db), vec![])).collect();
         Writers { random, sessions, values, duplicates: false, writes: 0 }
@@ -290,12 +290,12 @@ impl Writers {
         Ok(())
     }
 
-    fn some(&mut self, db: &Db, table: &Arc<Table>, most: u32) -> Result<()> {
+    pub fn some(&mut self, db: &Db, table: &Arc<Table>, most: u32) -> Result<()> {
         let steps = self.random.random_range(0..=most);
         (0..steps).try_for_each(|_| self.step(db, table))
     }
 
-    fn end_all(&mut self, db: &Db, table: &Arc<Table>) -> Result<()> {
+    pub fn end_all(&mut self, db: &Db, table: &Arc<Table>) -> Result<()> {
         for (trx, savepoints) in &mut self.sessions {
             match self.random.random_bool(0.5) {
                 true => trx.commit()?,
@@ -346,7 +346,7 @@ fn build_beside(
     change.commit(&[])
 }
 
-fn thirty_rows(db: &Db) -> Arc<Table> {
+pub fn thirty_rows(db: &Db) -> Arc<Table> {
     let table = db.create_table("t", &def()).unwrap();
     let mut trx = begin(db);
     for n in 0..30 {
@@ -356,7 +356,7 @@ fn thirty_rows(db: &Db) -> Arc<Table> {
     table
 }
 
-fn cases(default: u64) -> u64 {
+pub fn cases(default: u64) -> u64 {
     std::env::var("TIDEPOOL_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 

@@ -1,4 +1,4 @@
-//! Tables made, loaded, dropped, renamed and truncated; the second index added and dropped.
+//! Tables made, loaded, dropped, renamed, truncated and rebuilt; the second index added and dropped.
 
 use rand::prelude::*;
 use std::sync::Arc;
@@ -29,10 +29,11 @@ impl World {
             };
         };
         trace!("definition of {name} = t{no}");
-        match self.random.random_range(0..5) {
+        match self.random.random_range(0..6) {
             0 => self.drop_table(name, no),
             1 => self.rename_table(name, no),
             2 | 3 => self.add_or_drop_index(name, no),
+            4 => self.rebuild_table(name, no),
             _ => self.truncate_table(name, no),
         }
     }
@@ -223,6 +224,51 @@ impl World {
         let found = self.must(self.try_on_disk(&self.model))?;
         assert_eq!(found.indexed, self.model.indexed, "seed {}", self.seed);
         Ok(())
+    }
+
+    /// The same rows in another file.
+    pub fn rebuild_table(&mut self, name: String, no: TableNo) -> Step {
+        self.in_flight = Some(self.model.clone());
+        let rebuilt = self.rebuild(&name, self.model.indexed.contains(&no));
+        trace!("rebuild of {name}: {:?}", rebuilt.as_ref().map(Option::is_some));
+        let is_busy = self.is_used_by_prepared(no) || self.is_used_by_session(no);
+        if let Some(Some(table)) = self.unless_busy(rebuilt, &name, is_busy)? {
+            self.handles.insert(no, table);
+            self.note_definition(no);
+        }
+        self.in_flight = None;
+        Ok(())
+    }
+
+    /// None if it was given up half-way.
+    fn rebuild(&mut self, name: &str, indexed: bool) -> Result<Option<Arc<Table>>, Error> {
+        let def = self.db.table_def(name)?;
+        let mut change = self.db.rebuild_table(name, &def)?;
+        change.set_sort_memory(self.random.random_range(100..5000));
+        let in_order = self.random.random::<bool>();
+        while let Some((key, value)) = change.next_row()? {
+            let (key, value) = (key.to_vec(), value.to_vec());
+            match in_order {
+                true => change.push_row(&key, &value)?,
+                false => change.add(0, &key, &value)?,
+            }
+            if indexed {
+                change.add(1, &second_key(&key), b"rebuilt")?;
+            }
+            if self.random.random_ratio(1, 50) {
+                self.db.step_cleaner()?;
+                self.db.step_checkpoint()?;
+            }
+        }
+        if self.random.random_ratio(1, 6) {
+            drop(change);
+            return if self.is_over() { Err(Error::Interrupted) } else { Ok(None) };
+        }
+        change.build(&mut || true)?;
+        while self.random.random_bool(0.5) {
+            self.db.step_cleaner()?;
+        }
+        change.commit(&[]).map(Some)
     }
 
     pub fn truncate_table(&mut self, name: String, no: TableNo) -> Step {

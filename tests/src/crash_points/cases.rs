@@ -171,12 +171,20 @@ pub const CASES: &[Case] = &[
     definition("alter-rename-column", &[T, T_FEW], &["ALTER TABLE t RENAME COLUMN b TO bb"]),
     definition("alter-rename-index", &[T, T_FEW], &["ALTER TABLE t RENAME KEY b TO bb"]),
     definition("alter-rename-table", &[T, T_FEW], &["ALTER TABLE t RENAME TO x, ADD c INT"]),
-    definition("alter-copy-modify", &[P, P_ROWS, C, C_ROWS], &["ALTER TABLE c MODIFY a BIGINT"]),
-    definition("alter-copy-loaded", &[T, T_ROWS], &["ALTER TABLE t MODIFY a BIGINT"]),
+    definition(
+        "alter-copy-modify",
+        &[P, P_ROWS, C, C_ROWS],
+        &["ALTER TABLE c MODIFY a BIGINT, ALGORITHM=COPY"],
+    ),
+    definition(
+        "alter-copy-loaded",
+        &[T, T_ROWS],
+        &["ALTER TABLE t MODIFY a BIGINT, ALGORITHM=COPY"],
+    ),
     definition(
         "alter-copy-rename",
         &[P, P_ROWS, C, C_ROWS],
-        &["ALTER TABLE c MODIFY a BIGINT, RENAME TO x"],
+        &["ALTER TABLE c MODIFY a BIGINT, RENAME TO x, ALGORITHM=COPY"],
     ),
     definition(
         "alter-copy-parent",
@@ -186,9 +194,34 @@ pub const CASES: &[Case] = &[
     definition(
         "alter-copy-order",
         &[T, T_ROWS],
-        &["ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (s)"],
+        &["ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (s), ALGORITHM=COPY"],
     ),
     definition("alter-force", &[T, T_FEW], &["ALTER TABLE t FORCE, ALGORITHM=COPY"]),
+    definition(
+        "alter-rebuild-force",
+        &[T, T_ROWS],
+        &["ALTER TABLE t FORCE, ALGORITHM=INPLACE, LOCK=NONE"],
+    ),
+    definition(
+        "alter-rebuild-primary-key",
+        &[T, T_ROWS],
+        &["ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (s), ALGORITHM=INPLACE, LOCK=NONE"],
+    ),
+    definition(
+        "alter-rebuild-modify",
+        &[T, T_ROWS],
+        &["ALTER TABLE t MODIFY a BIGINT, MODIFY b INT NOT NULL, ALGORITHM=INPLACE, LOCK=NONE"],
+    ),
+    definition(
+        "alter-rebuild-rename",
+        &[T, T_ROWS],
+        &["ALTER TABLE t MODIFY a BIGINT, RENAME TO x, ALGORITHM=INPLACE, LOCK=NONE"],
+    ),
+    definition(
+        "alter-rebuild-partitions",
+        &[HASH, HASH_ROWS],
+        &["ALTER TABLE h FORCE, ALGORITHM=INPLACE, LOCK=NONE"],
+    ),
     definition("alter-optimize", &[P, P_ROWS, C, C_ROWS], &["OPTIMIZE TABLE c"]),
     definition("alter-engine-from-other", &[OTHER, OTHER_ROWS], &["ALTER TABLE o ENGINE={E}"]),
     definition("alter-engine-to-other", &[T, T_FEW], &["ALTER TABLE t ENGINE={O}"]),
@@ -292,7 +325,7 @@ pub const CASES: &[Case] = &[
     definition(
         "alter-copy-rename-with-trigger",
         &[T, T_FEW, TRIGGER],
-        &["ALTER TABLE t MODIFY a BIGINT, RENAME TO x"],
+        &["ALTER TABLE t MODIFY a BIGINT, RENAME TO x, ALGORITHM=COPY"],
     ),
     definition("create-sequence", &[], &[SEQUENCE]),
     definition(
