@@ -31,8 +31,9 @@ bench:  ## speed against InnoDB in the same server binary
 lint:   ## formatting, lints, documentation, licences, shell scripts
 	@scripts/lint
 
-fmt:    ## formats the Rust sources
+fmt:    ## formats the sources
 	@cargo fmt --all
+	@clang-format -i mariadb/shim/*.cc mariadb/shim/*.h
 
 clean:  ## removes what was built; the data under var/data stays
 	@cargo clean

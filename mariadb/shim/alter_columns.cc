@@ -77,8 +77,7 @@ bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inp
                                             (converted && (*converted)[i]));
     if (shown_otherwise[i] && field->vcol_info && is_kept(field)) return false;
   }
-  if (!add_computed(altered, &other, is_kept) ||
-      !add_computed(altered, &shown_otherwise, is_kept))
+  if (!add_computed(altered, &other, is_kept) || !add_computed(altered, &shown_otherwise, is_kept))
     return false;
   if (!altered->check_constraints) return true;
   std::set<const Virtual_column_info *> of_new;
@@ -86,9 +85,8 @@ bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inp
     if (old_of[i] < 0 && altered->field[i]->stored_in_db())
       of_new.insert(altered->field[i]->check_constraint);
   for (Virtual_column_info **check = altered->check_constraints; *check; check++)
-    if (of_new.count(*check) == 0 &&
-        (uses(altered, (*check)->expr, other) ||
-         (converted && uses(altered, (*check)->expr, *converted))))
+    if (of_new.count(*check) == 0 && (uses(altered, (*check)->expr, other) ||
+                                      (converted && uses(altered, (*check)->expr, *converted))))
       return false;
   return true;
 }

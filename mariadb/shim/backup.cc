@@ -6,10 +6,10 @@
     definitions    are copied while statements that change some wait, as in BACKUP STAGE BLOCK_DDL
     the end        while commits wait, as in BACKUP STAGE BLOCK_COMMIT: a log's rest, and where the binary log is
 
-  Since no commit is under way at the end, none is prepared with its fate in the binary log, which is not in the backup; and the position
-  there is that of the backup, so a replica can begin with both. What waits on a replica for earlier
-  commits may be prepared, before it is in the binary log: the first start of the backup rolls it
-  back (roll_back_unlogged).
+  Since no commit is under way at the end, none is prepared with its fate in the binary log, which
+  is not in the backup; and the position there is that of the backup, so a replica can begin with
+  both. What waits on a replica for earlier commits may be prepared, before it is in the binary log:
+  the first start of the backup rolls it back (roll_back_unlogged).
 */
 #include "backup.h"
 #include "engine.h"
@@ -108,7 +108,8 @@ bool copy(THD *thd, tp_backup *backup) {
   if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
   Backup_lock definitions(thd);
   if (definitions.take(MDL_BACKUP_BLOCK_DDL) ||
-      report(thd, tp_backup_definitions(backup, mysql_real_data_home, strlen(mysql_real_data_home))))
+      report(thd,
+             tp_backup_definitions(backup, mysql_real_data_home, strlen(mysql_real_data_home))))
     return true;
   /* Most of what was added to the log since, so that commits wait for little. */
   if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
@@ -145,11 +146,12 @@ void warn_of_other_backup() {
     strftime(made, sizeof made, "the last one was complete at %F %T", &local);
   }
   const ulonglong connection = current_thd ? thd_get_thread_id(current_thd) : 0;
-  sql_print_warning("Tidepool: connection %llu begins a backup by BACKUP STAGE. If that is "
-                    "mariadb-backup, none of the data of the %zu tables of Tidepool is in it, though "
-                    "it ends with \"completed OK\". They are backed up by SET GLOBAL "
-                    "tidepool_backup_to = '<directory>'; %s",
-                    connection, tables, made);
+  sql_print_warning(
+      "Tidepool: connection %llu begins a backup by BACKUP STAGE. If that is "
+      "mariadb-backup, none of the data of the %zu tables of Tidepool is in it, though "
+      "it ends with \"completed OK\". They are backed up by SET GLOBAL "
+      "tidepool_backup_to = '<directory>'; %s",
+      connection, tables, made);
 }
 
 bool back_up(THD *thd, const char *named) {

@@ -1,6 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
-/* SET GLOBAL tidepool_backup_to = '…': a backup of all tables while they are in use; and backups that
-   other programs make. */
+/* SET GLOBAL tidepool_backup_to = '…': a backup of all tables while they are in use; and backups
+   that other programs make. */
 #ifndef TIDEPOOL_BACKUP_H
 #define TIDEPOOL_BACKUP_H
 

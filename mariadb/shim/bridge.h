@@ -2,15 +2,19 @@
 /*
   The C ABI over the engine: what the Rust side (mariadb/src) exports and the shim calls.
 
-  A change of a signature, a struct or a constant is made on both sides; mariadb/tests/bridge compares them.
+  A change of a signature, a struct or a constant is made on both sides; mariadb/tests/bridge
+  compares them.
 
   Rules of the boundary
   - Every function catches panics of the Rust side and turns them into TP_PANIC.
-  - A function that returns int returns a TP_* code. tp_last_error() gives the text of the last failure on this thread.
-  - tp_bytes that are handed out point into memory of the object asked; they are good until the next call on that
-    object (tp_reader: until the next call on the same tp_reader and index).
-  - Objects are made by tp_*_open or tp_*_new and must be given back by the matching tp_*_close or tp_*_free.
-  - tp_db and tp_table may be used by many threads at once; tp_transaction and tp_reader by one at a time.
+  - A function that returns int returns a TP_* code. tp_last_error() gives the text of the last
+    failure on this thread.
+  - tp_bytes that are handed out point into memory of the object asked; they are good until the next
+    call on that object (tp_reader: until the next call on the same tp_reader and index).
+  - Objects are made by tp_*_open or tp_*_new and must be given back by the matching tp_*_close or
+    tp_*_free.
+  - tp_db and tp_table may be used by many threads at once; tp_transaction and tp_reader by one at a
+    time.
 */
 #ifndef TIDEPOOL_BRIDGE_H
 #define TIDEPOOL_BRIDGE_H
@@ -77,14 +81,16 @@ enum tp_isolation {
 };
 enum tp_lock { TP_LOCK_NONE = 0, TP_LOCK_SHARED = 1, TP_LOCK_EXCLUSIVE = 2 };
 enum tp_wait { TP_WAIT = 0, TP_NO_WAIT = 1, TP_SKIP_LOCKED = 2 };
-/* What a point read gives of a value: all of it; of one too long for a page, at least the beginning (is_cut); nothing. */
+/* What a point read gives of a value: all of it; of one too long for a page, at least the beginning
+   (is_cut); nothing. */
 enum tp_read_part { TP_READ_WHOLE = 0, TP_READ_PREFIX = 1, TP_READ_NOTHING = 2 };
 enum tp_seek_to { TP_AT_OR_AFTER = 0, TP_AFTER = 1, TP_AT_OR_BEFORE = 2, TP_BEFORE = 3 };
 enum tp_log_level { TP_LOG_ERROR = 0, TP_LOG_WARNING = 1, TP_LOG_NOTE = 2 };
 
 /* ---- errors and the log */
 
-/* Text of the last failure on this thread, NUL-terminated, cut to `capacity`. Returns its full length. */
+/* Text of the last failure on this thread, NUL-terminated, cut to `capacity`. Returns its full
+   length. */
 size_t tp_last_error(char *buffer, size_t capacity);
 /* Makes it that again on this thread: another one met the failure. */
 void tp_set_last_error(const char *text, size_t len);
@@ -115,8 +121,8 @@ typedef struct {
   uint8_t dump_at_shutdown;
   uint8_t load_at_startup;
   uint8_t memory_locked;
-  uint8_t replacement; /* TP_REPLACEMENT_… */
-  uint8_t force_recovery; /* 0 to 5 */
+  uint8_t replacement;      /* TP_REPLACEMENT_… */
+  uint8_t force_recovery;   /* 0 to 5 */
   uint8_t page_compression; /* TP_COMPRESSION_… */
   uint8_t compressed_tier;  /* 0: off */
   uint8_t encrypt_tables;   /* TP_ENCRYPT_… */
@@ -132,7 +138,12 @@ enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
 
 enum { TP_MEMORY_AUTO = 0, TP_MEMORY_KEEP = 1, TP_MEMORY_RETURN = 2 };
 
-enum { TP_COMPRESSION_AUTO = 0, TP_COMPRESSION_OFF = 1, TP_COMPRESSION_LZ4 = 2, TP_COMPRESSION_ZSTD = 3 };
+enum {
+  TP_COMPRESSION_AUTO = 0,
+  TP_COMPRESSION_OFF = 1,
+  TP_COMPRESSION_LZ4 = 2,
+  TP_COMPRESSION_ZSTD = 3
+};
 
 enum { TP_ENCRYPT_OFF = 0, TP_ENCRYPT_ON = 1, TP_ENCRYPT_FORCE = 2 };
 
@@ -196,12 +207,13 @@ int tp_hot_list(const tp_db *db, uint8_t order);
 
 /* Records which pages are accessed into a new file; `sample` is the share of the pages, 0 to 1. A
    recording under way ends when the new file is there; if that can't be made, it goes on. */
-int tp_start_page_trace(const tp_db *db, const char *path, size_t path_len, double sample, uint64_t max_bytes);
+int tp_start_page_trace(const tp_db *db, const char *path, size_t path_len, double sample,
+                        uint64_t max_bytes);
 int tp_stop_page_trace(const tp_db *db);
 
-/* A backup into a directory that is empty or does not exist: tables first, then the server's files of them, while definitions do not
-   change; then its end, for which it is made complete. `info`: lines for its file tidepool_backup_info. One that is given back before
-   leaves nothing. */
+/* A backup into a directory that is empty or does not exist: tables first, then the server's files
+   of them, while definitions do not change; then its end, for which it is made complete. `info`:
+   lines for its file tidepool_backup_info. One that is given back before leaves nothing. */
 typedef struct {
   const char *dir;
   size_t dir_len;
@@ -209,7 +221,8 @@ typedef struct {
   size_t base_len;
 } tp_backup_place;
 int tp_backup_begin(const tp_db *db, const tp_backup_place *place, tp_backup **backup);
-int tp_backup_copy(tp_backup *backup, void *context, int (*go_on)(void *context, uint64_t copied, uint64_t total));
+int tp_backup_copy(tp_backup *backup, void *context,
+                   int (*go_on)(void *context, uint64_t copied, uint64_t total));
 int tp_backup_definitions(tp_backup *backup, const char *data_dir, size_t data_dir_len);
 int tp_backup_finish(tp_backup *backup, const char *info, size_t info_len);
 void tp_backup_free(tp_backup *backup);
@@ -217,11 +230,13 @@ void tp_backup_free(tp_backup *backup);
 int tp_page_size(const tp_db *db, uint64_t *bytes);
 int tp_flush_log(tp_db *db, uint64_t lsn);
 int tp_flush_all_log(tp_db *db);
-/* The server shuts down: a commit that waits for space on the disk of the redo log does so for a few seconds more. */
+/* The server shuts down: a commit that waits for space on the disk of the redo log does so for a
+   few seconds more. */
 int tp_begin_shutdown(tp_db *db);
 int tp_status(const tp_db *db, void *context,
               void (*counter)(void *context, const char *name, size_t name_len, uint64_t value),
-              void (*sentence)(void *context, const char *name, size_t name_len, const char *text, size_t text_len));
+              void (*sentence)(void *context, const char *name, size_t name_len, const char *text,
+                               size_t text_len));
 /* What the calling thread has done since it began: a difference says what a call took. */
 typedef struct {
   uint64_t pages_accessed;
@@ -232,7 +247,8 @@ typedef struct {
   uint64_t undo_records_read;
 } tp_thread_work;
 void tp_thread_work_now(const tp_db *db, tp_thread_work *work);
-int tp_status_text(const tp_db *db, void *context, void (*text)(void *context, const char *text, size_t len));
+int tp_status_text(const tp_db *db, void *context,
+                   void (*text)(void *context, const char *text, size_t len));
 
 /* ---- rows of the information_schema tables */
 
@@ -266,10 +282,12 @@ typedef struct {
   size_t len;
 } tp_value;
 
-/* Calls `row` with each row of a table, until it answers something else than 0. The values are good during the call.
-   *is_truncated is set to 1 if there are more rows, for which no memory was to be spent. */
+/* Calls `row` with each row of a table, until it answers something else than 0. The values are good
+   during the call. *is_truncated is set to 1 if there are more rows, for which no memory was to be
+   spent. */
 int tp_explain(const tp_db *db, int table, void *context,
-               int (*row)(void *context, const tp_value *values, size_t count), uint8_t *is_truncated);
+               int (*row)(void *context, const tp_value *values, size_t count),
+               uint8_t *is_truncated);
 
 /* ---- tables */
 
@@ -279,7 +297,8 @@ typedef struct {
   uint8_t unique;
 } tp_index_def;
 
-/* Bytes that the catalog keeps under a name, a table's or another one: as a change of a definition leaves them. */
+/* Bytes that the catalog keeps under a name, a table's or another one: as a change of a definition
+   leaves them. */
 typedef struct {
   const char *name;
   size_t name_len;
@@ -299,28 +318,33 @@ int tp_attachment(const tp_db *db, const char *name, size_t name_len, uint8_t ki
                   void (*take)(void *context, const uint8_t *data, size_t len));
 
 /* Attachments change at the moment of the definition. There may be none (null). */
-int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,
-                    const uint8_t *metadata, size_t metadata_len, const tp_file_options *options,
-                    const tp_attachment_changes *attached);
+int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
+                    size_t index_count, const uint8_t *metadata, size_t metadata_len,
+                    const tp_file_options *options, const tp_attachment_changes *attached);
 typedef struct {
   const char *name;
   size_t len;
 } tp_name;
 
 /* Drops tables at one moment: all of them or none. Attachments of their names go with them. */
-int tp_drop_tables(tp_db *db, const tp_name *names, size_t count, const tp_attachment_changes *attached);
+int tp_drop_tables(tp_db *db, const tp_name *names, size_t count,
+                   const tp_attachment_changes *attached);
 /* Gives the indexes of a table the names of these, in their order; `unique` is not looked at. */
-int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count);
-/* Calls `index` with the name of each index of a table as the catalog has it, in the order of the trees, and whether it is unique. */
+int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
+                      size_t index_count);
+/* Calls `index` with the name of each index of a table as the catalog has it, in the order of the
+   trees, and whether it is unique. */
 int tp_index_names(const tp_db *db, const char *name, size_t name_len, void *context,
                    void (*index)(void *context, const char *name, size_t len, uint8_t is_unique));
-/* The names that they have in the server: should the catalog know others, reports say these from now on. */
-int tp_learn_index_names(const tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
-                         size_t index_count);
+/* The names that they have in the server: should the catalog know others, reports say these from
+   now on. */
+int tp_learn_index_names(const tp_db *db, const char *name, size_t name_len,
+                         const tp_index_def *indexes, size_t index_count);
 int tp_truncate_table(tp_db *db, const char *name, size_t name_len);
-/* The present metadata: at most `capacity` bytes of it are copied, *metadata_len is all of its length. */
-int tp_table_metadata(const tp_db *db, const char *name, size_t name_len, uint8_t *metadata, size_t capacity,
-                      size_t *metadata_len);
+/* The present metadata: at most `capacity` bytes of it are copied, *metadata_len is all of its
+   length. */
+int tp_table_metadata(const tp_db *db, const char *name, size_t name_len, uint8_t *metadata,
+                      size_t capacity, size_t *metadata_len);
 
 typedef struct {
   const char *name;
@@ -349,17 +373,20 @@ typedef struct {
 int tp_change_tables(tp_db *db, const tp_catalog_change *change);
 /* Tables whose names begin so. */
 int tp_count_tables(const tp_db *db, const char *prefix, size_t prefix_len, size_t *count);
-int tp_table_names(const tp_db *db, void *context, void (*name)(void *context, const char *name, size_t len));
+int tp_table_names(const tp_db *db, void *context,
+                   void (*name)(void *context, const char *name, size_t len));
 
 int tp_table_open(tp_db *db, const char *name, size_t name_len, tp_table **table);
 void tp_table_close(tp_table *table);
-/* A temporary table is read by any snapshot of its session, also by one that is older than the table. */
+/* A temporary table is read by any snapshot of its session, also by one that is older than the
+   table. */
 void tp_table_set_temporary(const tp_table *table);
-/* TP_TABLE_BUSY while a prepared transaction without a session has used the table of this name or one of its partitions. */
+/* TP_TABLE_BUSY while a prepared transaction without a session has used the table of this name or
+   one of its partitions. */
 int tp_check_copy(const tp_db *db, const char *name, size_t name_len);
 size_t tp_table_index_count(const tp_table *table);
 size_t tp_table_key_len_max(const tp_table *table);
-/* Longer values of an entry are in pages of their own. */
+/* Longer values of an entry are in overflow pages. */
 size_t tp_table_value_len_inline_max(const tp_table *table);
 uint64_t tp_table_rows(const tp_table *table);
 /* When a commit last changed rows, in seconds since 1970; 0: not since the start. */
@@ -379,21 +406,28 @@ typedef struct {
 } tp_file_usage;
 
 /* Fills at most `index_capacity` of `indexes`. */
-int tp_table_statistics_read(const tp_table *table, tp_index_statistics *indexes, size_t index_capacity);
+int tp_table_statistics_read(const tp_table *table, tp_index_statistics *indexes,
+                             size_t index_capacity);
 /* What the table's file takes on disk now. Reads nothing. */
 int tp_table_file_usage(const tp_table *table, tp_file_usage *usage);
-/* Shows `count` lists of neighbouring keys of an index, at random, each in order, with how many lists it stands for: the entries of a
-   leaf and the bound to the next, or (bounds = 1) bounds between leaves only, if there is more than one leaf. A bound is greater than the
-   keys before it, and cut short behind the first byte that makes it so. */
+/* Shows `count` lists of neighbouring keys of an index, at random, each in order, with how many
+   lists it stands for: the entries of a leaf and the bound to the next, or (bounds = 1) bounds
+   between leaves only, if there is more than one leaf. A bound is greater than the keys before it,
+   and cut short behind the first byte that makes it so. */
 int tp_sample_keys(const tp_table *table, size_t index, int bounds, size_t count, void *context,
-                   void (*list)(void *context, const tp_bytes *keys, size_t key_count, double stands_for));
+                   void (*list)(void *context, const tp_bytes *keys, size_t key_count,
+                                double stands_for));
 /* Entries with lo <= key < hi; a null pointer is an open end. */
-int tp_estimate_range(const tp_table *table, size_t index, tp_bytes lo, tp_bytes hi, uint64_t *entries);
-/* Walks every tree. `problem` is called for each thing found wrong; `killed` is asked now and then. */
+int tp_estimate_range(const tp_table *table, size_t index, tp_bytes lo, tp_bytes hi,
+                      uint64_t *entries);
+/* Walks every tree. `problem` is called for each thing found wrong; `killed` is asked now
+   and then. */
 int tp_check(const tp_db *db, const tp_table *table, void *context,
-             void (*problem)(void *context, const char *text, size_t len), int (*killed)(void *context));
+             void (*problem)(void *context, const char *text, size_t len),
+             int (*killed)(void *context));
 
-/* The clustered key, of 8 bytes, for a new row of a table whose rows have no key of their own: above all that were given. */
+/* The clustered key, of 8 bytes, for a new row of a table whose rows have no key of their own:
+   above all that were given. */
 int tp_next_row_id(const tp_table *table, uint8_t *row_id);
 
 uint64_t tp_auto_increment(const tp_table *table);
@@ -402,15 +436,17 @@ int tp_reset_auto_increment(const tp_table *table, uint64_t next);
 
 /* ---- transactions */
 
-/* A position in a transaction; copied freely, good until the transaction ends or rolls back past it. */
+/* A position in a transaction; copied freely, good until the transaction ends or rolls back past
+   it. */
 typedef struct {
   uint64_t opaque[5];
 } tp_savepoint;
 
-/* Sets who is told which transactions wait for which, of those whose connections have a name. Called once, before the first
-   transaction, with a function that is called by the waiting thread when it is about to wait for another's lock: `holder` is 0 if
-   that one has no name. The holder's transaction does not end before the function returns. The answer: 1 if the holder will be
-   killed for it. */
+/* Sets the function that learns which transactions wait for which, of those whose connections have
+   a name. Called once, before the first transaction, with a function that is called by the waiting
+   thread when it is about to wait for another's lock: `holder` is 0 if that one has no name. The
+   holder's transaction does not end before the function returns. The answer: 1 if the holder will
+   be killed for it. */
 /* statement_of: writes what a connection executes now to `text`, of `capacity` bytes, and gives its
    length; 0: not known. Called by a thread that waits for a lock, without a mutex of the engine. */
 void tp_set_wait_observer(const tp_db *db, int (*waits_for)(uintptr_t waiter, uintptr_t holder),
@@ -423,11 +459,13 @@ int tp_transaction_new(tp_db *db, tp_transaction **transaction);
 void tp_transaction_free(tp_transaction *transaction);
 /* Before the first statement of a transaction. */
 int tp_transaction_begin(tp_transaction *transaction, int isolation);
-/* After tp_transaction_begin: the engine reports this transaction's lock waits, and those of others for it, to the observer under
-   this token (not 0). It forgets the token before the transaction's commit, rollback or detach returns. */
+/* After tp_transaction_begin: the engine reports this transaction's lock waits, and those of others
+   for it, to the observer under this token (not 0). It forgets the token before the transaction's
+   commit, rollback or detach returns. */
 void tp_transaction_set_session_token(tp_transaction *transaction, uintptr_t token);
 /* Before each statement: forgets a stale KILL, sets the lock wait timeout. */
-int tp_statement_begin(tp_transaction *transaction, uint64_t lock_wait_timeout_s, tp_savepoint *savepoint);
+int tp_statement_begin(tp_transaction *transaction, uint64_t lock_wait_timeout_s,
+                       tp_savepoint *savepoint);
 int tp_statement_end(tp_transaction *transaction);
 int tp_snapshot(tp_transaction *transaction);
 int tp_savepoint_set(tp_transaction *transaction, tp_savepoint *savepoint);
@@ -448,8 +486,9 @@ int tp_must_rollback(const tp_transaction *transaction);
 /* Sets the connection's number, for reports. */
 void tp_transaction_set_session_number(tp_transaction *transaction, uint64_t number);
 
-/* The coming operations are on behalf of a referential constraint (or no longer): locking reads and writes are about what is there now,
-   whatever the isolation level; no snapshot makes them fail, and they lock no gaps. Reads without a lock are as ever. */
+/* The coming operations are on behalf of a referential constraint (or no longer): locking reads and
+   writes are about what is there now, whatever the isolation level; no snapshot makes them fail,
+   and they lock no gaps. Reads without a lock are as ever. */
 void tp_transaction_set_referential(tp_transaction *transaction, int on);
 
 /* Ends the waits of a transaction from another thread. */
@@ -457,7 +496,8 @@ int tp_interrupt_new(const tp_transaction *transaction, tp_interrupt **interrupt
 void tp_interrupt_raise(const tp_interrupt *interrupt);
 void tp_interrupt_free(tp_interrupt *interrupt);
 
-int tp_recovered_xids(const tp_db *db, void *context, void (*xid)(void *context, const uint8_t *xid, size_t len));
+int tp_recovered_xids(const tp_db *db, void *context,
+                      void (*xid)(void *context, const uint8_t *xid, size_t len));
 /* Whether the directory was a backup. The shim ends the restore once it has decided about the
    prepared transactions. */
 int tp_is_restored(const tp_db *db, bool *is_restored);
@@ -465,17 +505,20 @@ int tp_end_restore(const tp_db *db);
 int tp_commit_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 
-/* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists, unless that is a row. */
+/* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists, unless
+   that is a row. */
 
-int tp_insert(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key, tp_bytes value,
-              int duplicate_lock);
-int tp_update(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key, tp_bytes value);
+int tp_insert(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key,
+              tp_bytes value, int duplicate_lock);
+int tp_update(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key,
+              tp_bytes value);
 int tp_move_away(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);
 int tp_delete(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);
 void tp_unlock(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);
 tp_bytes tp_duplicate_value(const tp_transaction *transaction);
 
-/* ---- reads: one tp_reader for each open handler; its cursors are kept from one statement to the next */
+/* ---- reads: one tp_reader for each open handler; its cursors are kept from one statement to the
+   next */
 
 typedef struct {
   const uint8_t *key;
@@ -503,33 +546,40 @@ int tp_reader_open(const tp_table *table, tp_reader **reader);
 void tp_reader_close(tp_reader *reader);
 /* How the coming reads lock. */
 void tp_reader_set_lock(tp_reader *reader, int lock, int wait);
-/* Whether the coming locking moves in the clustered index wait for nobody, at READ COMMITTED and below: a row that another
-   transaction has locked is then given as it was committed last, and not locked. */
+/* Whether the coming locking moves in the clustered index do not wait, at READ COMMITTED and
+   below: a row that another transaction has locked is then given as it was committed last, and not
+   locked. */
 void tp_reader_set_semi_consistent(tp_reader *reader, int on);
 /* Whether that is so of the row which the last move in the clustered index gave. */
 int tp_is_peeked(const tp_reader *reader);
-/* Whether the coming moves in the clustered index give only the beginning of a row too long for a page (is_cut): the rest is on
-   pages of its own. tp_read with TP_READ_WHOLE gives all of such a row, before anything else is done. Moves that lock give whole
-   rows. */
+/* Whether the coming moves in the clustered index give only the beginning of a row too long for a
+   page (is_cut): the rest is on pages of its own. tp_read with TP_READ_WHOLE gives all of such a
+   row, before anything else is done. Moves that lock give whole rows. */
 void tp_reader_set_prefixes(tp_reader *reader, int on);
-/* Point read of an entry, locked as the reader locks: TP_OK or TP_END. Of the entry found, the key is the one asked for. */
-int tp_read(tp_reader *reader, tp_transaction *transaction, const tp_read_request *request, tp_entry *found);
+/* Point read of an entry, locked as the reader locks: TP_OK or TP_END. Of the entry found, the key
+   is the one asked for. */
+int tp_read(tp_reader *reader, tp_transaction *transaction, const tp_read_request *request,
+            tp_entry *found);
 /* Moves the cursor of an index to a key, or beside it. */
-int tp_seek(tp_reader *reader, tp_transaction *transaction, const tp_seek_request *request, tp_entry *entry);
+int tp_seek(tp_reader *reader, tp_transaction *transaction, const tp_seek_request *request,
+            tp_entry *entry);
 int tp_first(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 int tp_last(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 int tp_next(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 int tp_prev(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
-/* The present entry of the clustered index (tp_is_peeked) again, locked; if it is gone, the next in the same direction. */
+/* The present entry of the clustered index (tp_is_peeked) again, locked; if it is gone, the next in
+   the same direction. */
 int tp_lock_current(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
-/* The reading of this index that the next tp_seek or tp_first begins, forward, ends before this key. If it locks rows, and no gaps, what is
-   there or beyond is neither locked nor waited for; other readings may go on. */
+/* The reading of this index that the next tp_seek or tp_first begins, forward, ends before this
+   key. If it locks rows, and no gaps, what is there or beyond is neither locked nor waited for;
+   other readings may go on. */
 void tp_reader_set_end(tp_reader *reader, size_t index, tp_bytes key);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 /* Unpositions all cursors, and gives back the memory that long values have taken. */
 void tp_reader_end(tp_reader *reader);
-/* Memory for rows that a handler keeps between statements, in bytes; what is beyond is given back. */
+/* Memory for rows that a handler keeps between statements, in bytes; what is beyond is
+   given back. */
 size_t tp_row_bytes_kept(void);
 
 /* ---- SPATIAL indexes (src/spatial): a tree with one entry for each row. A rectangle is
@@ -595,20 +645,23 @@ size_t tp_changed_indexes_max(void);
    are too long for their entries. */
 int tp_change_indexes(tp_db *db, const char *name, size_t name_len, const tp_changed_index *indexes,
                       size_t index_count, tp_index_change **change);
-/* The same of a table that is rebuilt: all of its trees are new, the clustered one too, in a file of
-   these options. */
+/* The same of a table that is rebuilt: all of its trees are new, the clustered one too, in a file
+   of these options. */
 int tp_rebuild_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
                      size_t index_count, const tp_file_options *options, tp_index_change **change);
 /* A row of a table that is rebuilt, with a key above those of all before: it needs no sorting.
    Either all rows come so, or all by tp_change_add to tree 0. */
 int tp_change_push_row(tp_index_change *change, tp_bytes key, tp_bytes value);
-/* Before the first row: where it finds no row for long, tp_change_next_row ends with TP_INTERRUPTED when this is raised. */
+/* Before the first row: where it finds no row for long, tp_change_next_row ends with TP_INTERRUPTED
+   when this is raised. */
 void tp_change_set_interrupt(tp_index_change *change, const tp_interrupt *interrupt);
-/* The next row of the table: clustered key and value; good until the next one. TP_END after the last. */
+/* The next row of the table: clustered key and value; good until the next one. TP_END after the
+   last. */
 int tp_change_next_row(tp_index_change *change, tp_entry *row);
 /* An entry of the new tree at `index` of the trees to come; in a round, one that is added to it. */
 int tp_change_add(tp_index_change *change, size_t index, tp_bytes key, tp_bytes value);
-/* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
+/* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same
+   key. */
 int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *context));
 /* A round: what others have committed since the new trees were built, or since the last round. */
 int tp_change_begin_round(tp_index_change *change);
@@ -637,30 +690,34 @@ int tp_change_stop_writes(tp_index_change *change);
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
 /* The row with this clustered key, of a table that is rebuilt the new one's; or TP_END. */
 int tp_change_row(tp_index_change *change, tp_bytes key, tp_bytes *row);
-/* Makes the changes, of a table each, and gives tables other metadata and attachments, these or others: all at one moment, or nothing. The
-   changes are gone afterwards, whatever is returned. Open tp_table of these tables are void if it succeeds. */
-int tp_change_commit(tp_index_change *const *changes, size_t change_count, const tp_table_metadata_of *tables,
-                     size_t table_count, const tp_attachment_changes *attached);
+/* Makes the changes, of a table each, and gives tables other metadata and attachments, these or
+   others: all at one moment, or nothing. The changes are gone afterwards, whatever is returned.
+   Open tp_table of these tables are void if it succeeds. */
+int tp_change_commit(tp_index_change *const *changes, size_t change_count,
+                     const tp_table_metadata_of *tables, size_t table_count,
+                     const tp_attachment_changes *attached);
 /* Leaves the table as it was. */
 void tp_change_free(tp_index_change *change);
 
-/* ---- an empty table that nobody else knows is filled, without undo or locks */
+/* ---- an empty table that no other session knows is filled, without undo or locks */
 
-/* Until the load is committed or freed the table takes no writes (TP_TABLE_BUSY), and its definition stays. */
+/* Until the load is committed or freed the table takes no writes (TP_TABLE_BUSY), and its
+   definition stays. */
 int tp_load_begin(tp_db *db, const char *name, size_t name_len, tp_load **load);
-/* An entry of the clustered index, whose key is greater than all before. It can go on after TP_OUT_OF_ORDER, TP_DUPLICATE (of the one
-   before) and TP_KEY_TOO_LONG. */
+/* An entry of the clustered index, whose key is greater than all before. It can go on after
+   TP_OUT_OF_ORDER, TP_DUPLICATE (of the one before) and TP_KEY_TOO_LONG. */
 int tp_load_row(tp_load *load, tp_bytes key, tp_bytes value);
 /* An entry of another index, in any order. */
 int tp_load_add(tp_load *load, size_t index, tp_bytes key, tp_bytes value);
-/* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
+/* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same
+   key. */
 int tp_load_build(tp_load *load, void *context, int (*killed)(void *context));
 /* Of which index, and the later one of the two. */
 int tp_load_duplicate(const tp_load *load, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END; after tp_load_build, and be it in vain. */
 int tp_load_find(tp_load *load, tp_bytes key, tp_bytes *row);
-/* Makes the rows the table's, durably. The load is gone afterwards, whatever is returned. Open tp_table of the table are void if it
-   succeeds. */
+/* Makes the rows the table's, durably. The load is gone afterwards, whatever is returned. Open
+   tp_table of the table are void if it succeeds. */
 int tp_load_commit(tp_load *load);
 /* Leaves the table empty. */
 void tp_load_free(tp_load *load);

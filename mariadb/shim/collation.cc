@@ -87,8 +87,10 @@ uchar *put_pad_bytes(uchar *to, const uchar *from, const uchar *end) {
   return to;
 }
 
-uchar *put_pad_units(uchar *to, const uchar *from, const uchar *end, const uchar *space, size_t unit) {
-  while (static_cast<size_t>(end - from) >= unit && memcmp(end - unit, space, unit) == 0) end -= unit;
+uchar *put_pad_units(uchar *to, const uchar *from, const uchar *end, const uchar *space,
+                     size_t unit) {
+  while (static_cast<size_t>(end - from) >= unit && memcmp(end - unit, space, unit) == 0)
+    end -= unit;
   while (from < end) {
     const size_t here = MY_MIN(unit, static_cast<size_t>(end - from));
     if (here < unit || memcmp(from, space, unit) != 0) {
@@ -115,7 +117,8 @@ uchar *put_pad_units(uchar *to, const uchar *from, const uchar *end, const uchar
   return to;
 }
 
-const uchar *skip_pad(const uchar *from, const uchar *end, const uchar *space, size_t unit, uchar mask) {
+const uchar *skip_pad(const uchar *from, const uchar *end, const uchar *space, size_t unit,
+                      uchar mask) {
   uchar masked[8];
   for (size_t i = 0; i < unit; i++) masked[i] = space[i] ^ mask;
   for (;;) {
@@ -123,7 +126,8 @@ const uchar *skip_pad(const uchar *from, const uchar *end, const uchar *space, s
       from = from < end ? static_cast<const uchar *>(memchr(from, masked[0], end - from)) : nullptr;
       if (!from) return nullptr;
     } else {
-      while (static_cast<size_t>(end - from) >= unit && memcmp(from, masked, unit) != 0) from += unit;
+      while (static_cast<size_t>(end - from) >= unit && memcmp(from, masked, unit) != 0)
+        from += unit;
     }
     if (static_cast<size_t>(end - from) <= unit) return nullptr;
     size_t k;
@@ -140,7 +144,8 @@ constexpr uint NOT_A_CHARACTER = 0xFF00;
    are so (tests/tests/collations.rs). */
 bool compares_by_code(CHARSET_INFO *cs) { return !strcmp(cs->cs_name.str, "big5"); }
 
-/* The characters as strnncoll compares them: single bytes by sort_order, the others by their code. Gives the length. */
+/* The characters as strnncoll compares them: single bytes by sort_order, the others by their code.
+   Gives the length. */
 size_t put_codes(CHARSET_INFO *cs, uchar *to, const uchar *from, const uchar *end) {
   uchar *const start = to;
   while (from < end) {
@@ -193,7 +198,8 @@ String_codec::String_codec(CHARSET_INFO *charset, bool is_char)
 std::vector<std::string> String_codec::spaces() const {
   if (levels == 0) return {pad ? " " : ""};
   std::vector<std::string> all;
-  for (uint i = 0; i < levels; i++) all.emplace_back(reinterpret_cast<const char *>(level[i].space), level[i].unit);
+  for (uint i = 0; i < levels; i++)
+    all.emplace_back(reinterpret_cast<const char *>(level[i].space), level[i].unit);
   return all;
 }
 
@@ -203,7 +209,8 @@ size_t String_codec::scratch_size(size_t bytes) const {
 }
 
 /* The weights of a level, at most `room` bytes; gives their length. */
-size_t String_codec::weights(uchar *to, size_t room, const uchar *text, size_t len, uint flags) const {
+size_t String_codec::weights(uchar *to, size_t room, const uchar *text, size_t len,
+                             uint flags) const {
   return codes ? put_codes(cs, to, text, text + len)
                : cs->coll->strnxfrm(cs, to, room, INT_MAX32, text, len, flags);
 }
@@ -214,9 +221,11 @@ size_t String_codec::encoded_max(size_t bytes) const {
   return levels * (2 * room + room / 255 + 16);
 }
 
-uchar *String_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scratch, size_t scratch_len) const {
+uchar *String_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scratch,
+                            size_t scratch_len) const {
   len = trimmed(text, len);
-  if (levels == 0) return pad ? put_pad_bytes(to, text, text + len) : put_nopad(to, text, text + len);
+  if (levels == 0)
+    return pad ? put_pad_bytes(to, text, text + len) : put_nopad(to, text, text + len);
   for (uint i = 0; i < levels; i++) {
     const Level &l = level[i];
     const uchar *const end = scratch + weights(scratch, scratch_len, text, len, l.flags);
@@ -249,13 +258,14 @@ const uchar *String_codec::skip(const uchar *from, const uchar *end, uchar mask)
   return from;
 }
 
-const uchar *String_codec::decode(uchar *to, size_t capacity, size_t *len, const uchar *from, const uchar *end,
-                                  uchar mask) const {
+const uchar *String_codec::decode(uchar *to, size_t capacity, size_t *len, const uchar *from,
+                                  const uchar *end, uchar mask) const {
   uchar *const start = to;
   uchar *const limit = to + capacity;
   const uchar special = (pad ? ' ' : 0) ^ mask;
   for (;;) {
-    const uchar *found = from < end ? static_cast<const uchar *>(memchr(from, special, end - from)) : nullptr;
+    const uchar *found =
+        from < end ? static_cast<const uchar *>(memchr(from, special, end - from)) : nullptr;
     if (!found || end - found < 2 || limit - to < found - from) return nullptr;
     if (mask == 0) {
       memcpy(to, from, found - from);

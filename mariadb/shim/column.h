@@ -27,7 +27,8 @@ struct Column {
   Column(const Field *field, const TABLE_SHARE *share);
 
   bool is_null(const uchar *record) const { return null_mask && (record[null_offset] & null_mask); }
-  /* The server compares the bytes of a NULL too: they are set as in its record of default values. */
+  /* The server compares the bytes of a NULL too: they are set as in its record of
+     default values. */
   void set_null(uchar *record) const {
     record[null_offset] |= null_mask;
     memcpy(record + offset, null_image, null_image_len);
@@ -38,8 +39,11 @@ struct Column {
   /* The text of a CHAR (with its padding), VARCHAR or BLOB. */
   const uchar *text(const uchar *record, size_t *len) const;
   /* Room for the text of a CHAR or VARCHAR. */
-  uchar *text_room(uchar *record) const { return record + offset + (storage == VARCHAR ? length_bytes : 0); }
-  /* Whether two records have the same bytes here (which is stricter than what the collation says). */
+  uchar *text_room(uchar *record) const {
+    return record + offset + (storage == VARCHAR ? length_bytes : 0);
+  }
+  /* Whether two records have the same bytes here (which is stricter than what the
+     collation says). */
   bool same(const uchar *a, const uchar *b) const;
   /* After the text was written there: sets the length, or pads. */
   void set_text_length(uchar *record, size_t len) const;
@@ -48,9 +52,10 @@ struct Column {
 /* Whether an expression of the table names one of these of its columns. */
 bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns);
 
-/* Adds the columns that are computed from these, be it by way of others. false: there is one among them that must not be, and those that
-   are computed from it may not have been added. */
-bool add_computed(const TABLE *table, std::vector<bool> *columns, const std::function<bool(const Field *)> &must_not_be);
+/* Adds the columns that are computed from these, be it by way of others. false: there is one among
+   them that must not be, and those that are computed from it may not have been added. */
+bool add_computed(const TABLE *table, std::vector<bool> *columns,
+                  const std::function<bool(const Field *)> &must_not_be);
 
 } // namespace tidepool
 

@@ -13,7 +13,8 @@ void warn_of_ignored_options(THD *thd, const HA_CREATE_INFO *info);
 int drop_table(handlerton *hton, const char *path);
 void drop_database(handlerton *hton, char *path);
 /* After a crash within an ALTER in place: 0 if the table is what the ALTER makes of it. */
-int check_version(handlerton *hton, const char *path, const LEX_CUSTRING *version, ulonglong before);
+int check_version(handlerton *hton, const char *path, const LEX_CUSTRING *version,
+                  ulonglong before);
 /* At start: what a server that ended without order left behind. */
 void drop_temporary_tables();
 /* When the server has cleared up after a crash: writes files that a power cut took, and reports
@@ -24,7 +25,8 @@ int after_ddl_recovery();
 void drop_ownerless(const std::string &name, THD *thd);
 /* After the end of a transaction that may have kept some. */
 void drop_ownerless_tables();
-/* Another one since a transaction began: a table has lost its owner meanwhile, and the transaction may be what it waits for. */
+/* Another one since a transaction began: a table has lost its owner meanwhile, and the transaction
+   may be what it waits for. */
 uint64 ownerless_generation();
 
 } // namespace tidepool

@@ -10,7 +10,9 @@
 
 namespace tidepool {
 
-std::string server_table_of(const std::string &name) { return name.substr(0, name.find(PARTITION_SEPARATOR)); }
+std::string server_table_of(const std::string &name) {
+  return name.substr(0, name.find(PARTITION_SEPARATOR));
+}
 
 /* ---- files */
 
@@ -36,7 +38,9 @@ bool read_par_file(const std::string &path, std::string *bytes) {
 
 constexpr size_t FRM_HEADER = 64, FRM_EXTRA_LENGTH_AT = 4, FRM_LENGTH_AT = 10;
 
-const uchar *at(const std::string &bytes, size_t offset) { return reinterpret_cast<const uchar *>(bytes.data()) + offset; }
+const uchar *at(const std::string &bytes, size_t offset) {
+  return reinterpret_cast<const uchar *>(bytes.data()) + offset;
+}
 } // namespace
 
 bool read_file(const std::string &path, std::string *bytes) {
@@ -79,8 +83,9 @@ bool has_definition(const std::string &name, const LEX_CUSTRING &id) {
 }
 
 /*
-  length of all in words (4 bytes) | checksum: all words together are 0 by exclusive or | number of partitions
-  an engine each (1 byte), up to a full word | length of the names | names, each with its 0, up to a full word
+  length of all in words (4 bytes) | checksum: all words together are 0 by exclusive or | number of
+  partitions an engine each (1 byte), up to a full word | length of the names | names, each with its
+  0, up to a full word
 */
 bool partition_names(const std::string &par, std::vector<std::string> *names) {
   constexpr size_t WORD = 4, HEAD = 3 * WORD;
@@ -151,30 +156,37 @@ void Attachments::set_from_files(const std::string &table) {
 */
 void Attachments::set_from_statement(const std::string &table) {
   std::string coming;
-  if (mysqld_server_started && attachment(table, COMING_FRM_IMAGE, &coming) != TP_OK) set_from_files(table);
+  if (mysqld_server_started && attachment(table, COMING_FRM_IMAGE, &coming) != TP_OK)
+    set_from_files(table);
 }
 
 bool Attachments::set_from_coming(const std::string &table) {
   std::string frm, par;
-  if (attachment(table, COMING_FRM_IMAGE, &frm) != TP_OK || attachment(table, COMING_PAR_IMAGE, &par) != TP_OK) return false;
+  if (attachment(table, COMING_FRM_IMAGE, &frm) != TP_OK ||
+      attachment(table, COMING_PAR_IMAGE, &par) != TP_OK)
+    return false;
   std::string old_frm, old_par;
-  if (attachment(table, FRM_IMAGE, &old_frm) == TP_OK && attachment(table, PAR_IMAGE, &old_par) == TP_OK) {
+  if (attachment(table, FRM_IMAGE, &old_frm) == TP_OK &&
+      attachment(table, PAR_IMAGE, &old_par) == TP_OK) {
     set(table, FORMER_FRM_IMAGE, std::move(old_frm));
     set(table, FORMER_PAR_IMAGE, std::move(old_par));
   }
   set(table, FRM_IMAGE, std::move(frm));
   set(table, PAR_IMAGE, std::move(par));
-  for (const Attachment_kind kind : {COMING_FRM_IMAGE, COMING_PAR_IMAGE}) all.push_back({table, {}, kind, true});
+  for (const Attachment_kind kind : {COMING_FRM_IMAGE, COMING_PAR_IMAGE})
+    all.push_back({table, {}, kind, true});
   return true;
 }
 
 /* "db/#sql-shadow-1f-t" → "db/t", whose files to come have this name. Empty: it is no such name. */
 static std::string table_of_files_to_come(const std::string &name) {
   const std::string mark = std::string("/") + tmp_file_prefix + "-shadow-";
-  const size_t at = name.find(mark), behind_thread = at == std::string::npos ? at : name.find('-', at + mark.size());
+  const size_t at = name.find(mark),
+               behind_thread = at == std::string::npos ? at : name.find('-', at + mark.size());
   if (behind_thread == std::string::npos) return {};
   char table[NAME_LEN * 5 + 1];
-  return name.substr(0, at + 1).append(table, tablename_to_filename(name.c_str() + behind_thread + 1, table, sizeof table));
+  return name.substr(0, at + 1).append(
+      table, tablename_to_filename(name.c_str() + behind_thread + 1, table, sizeof table));
 }
 
 int keep_partitioned_files(const char *path, const char *old_path, chf_create_flags what) {
@@ -189,7 +201,8 @@ int keep_partitioned_files(const char *path, const char *old_path, chf_create_fl
     attachments.set(table, COMING_PAR_IMAGE, std::move(par));
   } else if (what == CHF_RENAME_FLAG && path && old_path) {
     const std::string table = table_of_files_to_come(table_name_of(old_path));
-    if (table.empty() || table != table_name_of(path) || !attachments.set_from_coming(table)) return 0;
+    if (table.empty() || table != table_name_of(path) || !attachments.set_from_coming(table))
+      return 0;
   } else {
     return 0;
   }
@@ -205,7 +218,9 @@ void Attachments::move_all(const std::string &from, const std::string &to) {
   remove_all(from);
 }
 
-static bool is_temporary(const std::string &name) { return is_prefix(name.c_str(), TEMPORARY_PREFIX); }
+static bool is_temporary(const std::string &name) {
+  return is_prefix(name.c_str(), TEMPORARY_PREFIX);
+}
 
 /* Whether this is the only one of the engine's tables that the server's table has. */
 static bool is_last_partition(const std::string &name) {
@@ -228,13 +243,15 @@ Attachments Attachments::of_create(const std::string &name, const TABLE *form) {
   const std::string table = server_table_of(name);
   note_changed_names(database_of(name));
   attachments.set_options_of_database(name);
-  /* A new table's definition is in memory, and its .par file is there. (A partition is added by its table's present definition.) */
+  /* A new table's definition is in memory, and its .par file is there. (A partition is added by its
+     table's present definition.) */
   const LEX_CUSTRING *image = form->s->tmp_table != NO_TMP_TABLE ? form->s->frm_image : nullptr;
   if (!image || !image->str) {
     attachments.set_from_statement(table);
     return attachments;
   }
-  attachments.set(table, FRM_IMAGE, std::string(reinterpret_cast<const char *>(image->str), image->length));
+  attachments.set(table, FRM_IMAGE,
+                  std::string(reinterpret_cast<const char *>(image->str), image->length));
   std::string bytes;
   if (is_partition(name) && read_par_file("./" + table, &bytes))
     attachments.set(table, PAR_IMAGE, bytes);
@@ -296,14 +313,16 @@ Attachments Attachments::of_rename(const std::string &from, const std::string &t
   if (old_table == new_table) {
     /* A partition to come gets its name. The server does so only when it goes on, also after a
        crash. */
-    if (mysqld_server_started || !attachments.set_from_coming(new_table)) attachments.set_from_statement(new_table);
+    if (mysqld_server_started || !attachments.set_from_coming(new_table))
+      attachments.set_from_statement(new_table);
     return attachments;
   }
   if (is_partition(from) && is_partition(to)) {
     if (is_last_partition(from)) attachments.move_all(old_table, new_table);
     return attachments;
   }
-  /* A partition and a table change places, or one becomes the other. The table's own file stays where it is. */
+  /* A partition and a table change places, or one becomes the other. The table's own file stays
+     where it is. */
   if (is_partition(from)) {
     if (!is_temporary(to)) attachments.set_from_files(to);
     if (is_last_partition(from))
@@ -330,7 +349,9 @@ Attachments Attachments::of_alter(const std::string &name, const TABLE *altered)
   Attachments attachments;
   std::string bytes;
   if (!is_temporary(name)) note_changed_names(database_of(name));
-  if (!is_temporary(name) && read_file(std::string(altered->s->normalized_path.str) + reg_ext, &bytes) && is_frm_image(bytes))
+  if (!is_temporary(name) &&
+      read_file(std::string(altered->s->normalized_path.str) + reg_ext, &bytes) &&
+      is_frm_image(bytes))
     attachments.set(server_table_of(name), FRM_IMAGE, bytes);
   return attachments;
 }

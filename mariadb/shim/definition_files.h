@@ -3,15 +3,17 @@
   The server's files of a table, and their images in the engine's catalog.
 
       definition_files.cc    which images a statement leaves, and how a file is read and written
-      definition_restore.cc  files that a power cut took are written again
+  definition_restore.cc  files that a power cut took are written again
 
-  The server describes a table in a .frm file, and the partitions of one in a .par file beside it. It does not make the names of these
-  files durable: a power cut soon after an acknowledged statement takes the file, or brings the one of before back. So the catalog
-  keeps an image of both as attachments (bridge.h), and each change of a definition sets them in its own catalog commit.
+  The server describes a table in a .frm file, and the partitions of one in a .par file beside it.
+  It does not make the names of these files durable: a power cut soon after an acknowledged
+  statement takes the file, or brings the one of before back. So the catalog keeps an image of both
+  as attachments (bridge.h), and each change of a definition sets them in its own catalog commit.
 
-  They are kept under the name of the server's table. That is the engine's table, or what its partitions ("db/t#P#p0") have in common
-  ("db/t"). The engine moves and removes the attachments of a table that it renames and drops; those of a partitioned table are
-  moved with its last partition, and removed with it.
+  They are kept under the name of the server's table. That is the engine's table, or what its
+  partitions ("db/t#P#p0") have in common ("db/t"). The engine moves and removes the attachments of
+  a table that it renames and drops; those of a partitioned table are moved with its last partition,
+  and removed with it.
 */
 #ifndef TIDEPOOL_DEFINITION_FILES_H
 #define TIDEPOOL_DEFINITION_FILES_H
@@ -24,10 +26,9 @@
 
 namespace tidepool {
 
-/* What is attached to a table. Never reused. A statement that changes partitions goes on or back after a crash as the server's own
-   log says, so the images to come are there before that log speaks of them, and the images of
-   before stay until the next such
-   statement. */
+/* What is attached to a table. Never reused. A statement that changes partitions goes on or back
+   after a crash as the server's own log says, so the images to come are there before that log
+   speaks of them, and the images of before stay until the next such statement. */
 enum Attachment_kind : uint8_t {
   FRM_IMAGE = 1,
   PAR_IMAGE = 2,
@@ -39,8 +40,9 @@ enum Attachment_kind : uint8_t {
   DATABASE_OPTIONS = 8 /* of a database; see options_name() */
 };
 /* All kinds that go with the server's table. Not the options of a database. */
-constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, DESCRIPTION, FORMER_FRM_IMAGE,
-                                                FORMER_PAR_IMAGE, COMING_FRM_IMAGE, COMING_PAR_IMAGE};
+constexpr Attachment_kind ATTACHMENT_KINDS[] = {
+    FRM_IMAGE,        PAR_IMAGE,        DESCRIPTION,     FORMER_FRM_IMAGE,
+    FORMER_PAR_IMAGE, COMING_FRM_IMAGE, COMING_PAR_IMAGE};
 
 constexpr char PARTITION_SEPARATOR[] = "#P#";
 constexpr char PAR_EXTENSION[] = ".par";
@@ -54,7 +56,9 @@ inline std::string options_name(const std::string &database) { return database +
 
 /* "db/t#P#p0" → "db/t", the table as the server knows it. */
 std::string server_table_of(const std::string &name);
-inline bool is_partition(const std::string &name) { return name.find(PARTITION_SEPARATOR) != std::string::npos; }
+inline bool is_partition(const std::string &name) {
+  return name.find(PARTITION_SEPARATOR) != std::string::npos;
+}
 
 /* Attachments as a change of a definition leaves them. */
 class Attachments {
@@ -112,15 +116,17 @@ std::string frm_property(const std::string &frm, uchar which);
 std::string definition_id(const std::string &frm);
 /* Whether the image of a table (or of what a partition is of) has this id. */
 bool has_definition(const std::string &name, const LEX_CUSTRING &id);
-/* The names of the partitions, as they are in names of the engine's tables. false: these bytes are no whole .par file. */
+/* The names of the partitions, as they are in names of the engine's tables. false: these bytes are
+   no whole .par file. */
 bool partition_names(const std::string &par, std::vector<std::string> *names);
 /* Whether these bytes are a whole .par file. */
 bool is_par_image(const std::string &bytes);
 
-/* Before the server clears up after a crash, for which it needs them: files of partitioned tables that
-   are missing, or not whole. */
+/* Before the server clears up after a crash, for which it needs them: files of partitioned tables
+   that are missing, or not whole. */
 void restore_partitioned_files();
-/* When the server has cleared up after a crash: files that are missing, or that a power cut left as they were before. */
+/* When the server has cleared up after a crash: files that are missing, or that a power cut left as
+   they were before. */
 void restore_definitions();
 
 } // namespace tidepool

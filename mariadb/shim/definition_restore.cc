@@ -1,16 +1,18 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  At start, when the server has gone on or back with what its log of definition changes has: the files of the tables are compared with
-  their images in the catalog.
+  At start, when the server has gone on or back with what its log of definition changes has: the
+  files of the tables are compared with their images in the catalog.
 
-  A file that is missing is written anew, at every start. The others are looked at only if the engine was not closed cleanly; else
-  a file that differs is what somebody put there on purpose. After a crash:
+  A file that is missing is written anew, at every start. The others are looked at only if the
+  engine was not closed cleanly; else a file that differs is what somebody put there on purpose.
+  After a crash:
 
       the file is the image                    nothing is to be done
-      it differs, the image fits the engine's  the image is of the catalog's last commit, so the file is an older one, or cut
+  it differs, the image fits the engine's  the image is of the catalog's last commit, so the file is
+  an older one, or cut
       tables                                   short: it is written anew
       it differs, and only the file fits, or   a statement that changes partitions was killed in the middle: the image, and the
-      the image of before, or the one to come  file, are set to that
+  the image of before, or the one to come  file, are set to that
       neither fits                             nothing is done, and the error log says so
       a file of a table that the engine does   the table was dropped or renamed, or its CREATE was never acknowledged. Copies that
       not have                                 ALTER TABLE made go; other files get the extension .BAK, which DROP DATABASE knows
@@ -20,9 +22,10 @@
 
   An image fits if the engine has the table, or just the partitions that the .par image names.
 
-  Before that, when the engine is opened, files of partitioned tables that are missing or not whole are
-  written: without them the server can't find the partitions of a table that its log wants dropped or
-  renamed. It syncs no .par file, so after a power cut the name may be there, and no bytes.
+  Before that, when the engine is opened, files of partitioned tables that are missing or not whole
+  are written: without them the server can't find the partitions of a table that its log wants
+  dropped or renamed. It syncs no .par file, so after a power cut the name may be there, and no
+  bytes.
 */
 #include "definition_files.h"
 #include "engine.h"
@@ -69,7 +72,8 @@ bool is_same(const Definition &a, const Definition &b) {
   if (a.par != b.par || a.frm.size() != b.frm.size()) return false;
   const size_t behind = FRM_VERSION_AT + FRM_VERSION_LEN;
   return a.frm.compare(0, FRM_VERSION_AT, b.frm, 0, FRM_VERSION_AT) == 0 &&
-         (a.frm.size() < behind || a.frm.compare(behind, std::string::npos, b.frm, behind, std::string::npos) == 0);
+         (a.frm.size() < behind ||
+          a.frm.compare(behind, std::string::npos, b.frm, behind, std::string::npos) == 0);
 }
 
 void take_table(void *context, const char *name, size_t len) {
@@ -78,15 +82,19 @@ void take_table(void *context, const char *name, size_t len) {
   if (is_prefix(found.c_str(), TEMPORARY_PREFIX) || found.find('/') == std::string::npos) return;
   Stored_table &table = (*tables)[server_table_of(found)];
   const size_t separator = found.find(PARTITION_SEPARATOR);
-  /* Partitions on their way in or out, of a statement that the server has not taken back or forth. */
-  const auto is_on_its_way = [&](const char *mark) { return found.find(mark, separator) != std::string::npos; };
+  /* Partitions on their way in or out, of a statement that the server has not taken back
+     or forth. */
+  const auto is_on_its_way = [&](const char *mark) {
+    return found.find(mark, separator) != std::string::npos;
+  };
   if (separator == std::string::npos)
     table.is_whole = true;
   else if (!is_on_its_way("#TMP#") && !is_on_its_way("#REN#"))
     table.partitions.insert(found.substr(separator + sizeof PARTITION_SEPARATOR - 1));
 }
 
-Definition image_of(const std::string &name, Attachment_kind frm = FRM_IMAGE, Attachment_kind par = PAR_IMAGE) {
+Definition image_of(const std::string &name, Attachment_kind frm = FRM_IMAGE,
+                    Attachment_kind par = PAR_IMAGE) {
   Definition image;
   image.has_frm = attachment(name, frm, &image.frm) == TP_OK;
   image.has_par = attachment(name, par, &image.par) == TP_OK;
@@ -144,10 +152,12 @@ bool restore_options(const std::string &database) {
 
 void make_directory_again(const std::string &database) {
   const bool has_options = restore_options(database);
-  const char *const options = has_options ? "" : ", and its default character set is the server's now";
-  sql_print_warning("Tidepool: the directory of database %s was lost, and is made anew. "
-                    "Its triggers are lost%s",
-                    database.c_str(), options);
+  const char *const options =
+      has_options ? "" : ", and its default character set is the server's now";
+  sql_print_warning(
+      "Tidepool: the directory of database %s was lost, and is made anew. "
+      "Its triggers are lost%s",
+      database.c_str(), options);
 }
 
 bool write_files(const std::string &name, const Definition &image, const char *why) {
@@ -158,15 +168,18 @@ bool write_files(const std::string &name, const Definition &image, const char *w
     if (done) make_directory_again(database_of(name));
   }
   /* Without its .frm file, a .par file is of no table. */
-  done = done && (!image.has_par || write_file(path + PAR_EXTENSION, image.par)) && write_file(path + reg_ext, image.frm) &&
-         sync_directory(directory);
+  done = done && (!image.has_par || write_file(path + PAR_EXTENSION, image.par)) &&
+         write_file(path + reg_ext, image.frm) && sync_directory(directory);
   if (done)
-    sql_print_warning("Tidepool: %s%s of table %s %s: it is written anew, from the engine's catalog", path.c_str(), reg_ext,
-                      shown(name).c_str(), why);
+    sql_print_warning(
+        "Tidepool: %s%s of table %s %s: it is written anew, from the engine's catalog",
+        path.c_str(), reg_ext, shown(name).c_str(), why);
   else
-    sql_print_error("Tidepool: %s%s of table %s %s, and can't be written (errno %d): the table can't be opened until the next "
-                    "start that can write it",
-                    path.c_str(), reg_ext, shown(name).c_str(), why, errno);
+    sql_print_error(
+        "Tidepool: %s%s of table %s %s, and can't be written (errno %d): the table can't be opened "
+        "until the next "
+        "start that can write it",
+        path.c_str(), reg_ext, shown(name).c_str(), why, errno);
   return done;
 }
 
@@ -182,7 +195,8 @@ void keep_image_of(const std::string &name, const Definition &files) {
 void restore_table(const std::string &name, const Stored_table &table, bool was_clean) {
   const bool is_partitioned = !table.is_whole;
   const std::string path = "./" + name;
-  if (was_clean && is_there(path + reg_ext) && (!is_partitioned || is_there(path + PAR_EXTENSION))) return;
+  if (was_clean && is_there(path + reg_ext) && (!is_partitioned || is_there(path + PAR_EXTENSION)))
+    return;
   const Definition image = image_of(name);
   Definition files = files_of(name);
   if (!was_clean && !is_partitioned && files.has_par) {
@@ -193,7 +207,9 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
   }
   const bool is_missing = !files.has_frm || (is_partitioned && !files.has_par);
   if (!is_missing && (was_clean || (is_same(image, files) && image.fits(table)))) return;
-  const char *const why = is_missing ? "was lost" : is_frm_image(files.frm) ? "was not the last one" : "was not whole";
+  const char *const why = is_missing                ? "was lost"
+                          : is_frm_image(files.frm) ? "was not the last one"
+                                                    : "was not whole";
   if (image.fits(table)) {
     write_files(name, image, why);
     return;
@@ -202,18 +218,21 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
     keep_image_of(name, files);
     return;
   }
-  for (const Definition &other :
-       {image_of(name, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE), image_of(name, COMING_FRM_IMAGE, COMING_PAR_IMAGE)})
+  for (const Definition &other : {image_of(name, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE),
+                                  image_of(name, COMING_FRM_IMAGE, COMING_PAR_IMAGE)})
     if (other.fits(table)) {
       if (write_files(name, other, why)) keep_image_of(name, other);
       return;
     }
   /* Without a .frm file it is of no table; it would stand in the way of DROP DATABASE. */
-  if (!files.has_frm && files.has_par) rename((path + PAR_EXTENSION).c_str(), (path + PAR_EXTENSION + ".BAK").c_str());
+  if (!files.has_frm && files.has_par)
+    rename((path + PAR_EXTENSION).c_str(), (path + PAR_EXTENSION + ".BAK").c_str());
   /* report_left_behind() reports copies by ALTER TABLE. */
   if (!is_intermediate(name))
-    sql_print_error("Tidepool: %s%s of table %s %s, and the engine's catalog has no image that fits: restore the file from a backup",
-                    path.c_str(), reg_ext, shown(name).c_str(), why);
+    sql_print_error(
+        "Tidepool: %s%s of table %s %s, and the engine's catalog has no image that fits: restore "
+        "the file from a backup",
+        path.c_str(), reg_ext, shown(name).c_str(), why);
 }
 
 /*
@@ -241,14 +260,16 @@ void restore_all_options(const Stored_tables &tables) {
   }
 }
 
-/* The engine that a .frm file names, of the partitions if there are some; empty if it is unknown. */
+/* The engine that a .frm file names, of the partitions if there are some; empty if it
+   is unknown. */
 std::string engine_of(const std::string &frm) {
   constexpr uchar EXTRA_PARTITIONS_ENGINE = 1;
   if (!is_frm_image(frm)) return {};
   const auto *bytes = reinterpret_cast<const uchar *>(frm.data());
   const std::string of_partitions = frm_property(frm, EXTRA_PARTITIONS_ENGINE);
   if (!of_partitions.empty()) return of_partitions;
-  const size_t key_length = uint2korr(bytes + 14) == 0xffff ? uint4korr(bytes + 47) : uint2korr(bytes + 14);
+  const size_t key_length =
+      uint2korr(bytes + 14) == 0xffff ? uint4korr(bytes + 47) : uint2korr(bytes + 14);
   size_t next = uint2korr(bytes + 6) + key_length + uint2korr(bytes + 16);
   if (next + 2 > frm.size()) return {};
   next += 2 + uint2korr(bytes + next); /* the connect string */
@@ -273,7 +294,8 @@ std::vector<std::string> entries_of(const std::string &directory) {
 }
 
 bool ends_with(const std::string &text, const std::string &end) {
-  return text.size() > end.size() && text.compare(text.size() - end.size(), std::string::npos, end) == 0;
+  return text.size() > end.size() &&
+         text.compare(text.size() - end.size(), std::string::npos, end) == 0;
 }
 
 /* The table that a .TRN file names, which has the name of a trigger. */
@@ -297,9 +319,10 @@ void put_triggers_aside(const std::string &name) {
     if (ends_with(entry, TRIGGER_EXTENSION) && table_of_trigger(directory + entry) == table)
       rename((directory + entry).c_str(), (directory + entry + ".BAK").c_str());
   if (rename(file.c_str(), (file + ".BAK").c_str()) == 0)
-    sql_print_warning("Tidepool: %s has the triggers of a table that the engine does not have. "
-                      "The file is %s.BAK now",
-                      file.c_str(), file.c_str());
+    sql_print_warning(
+        "Tidepool: %s has the triggers of a table that the engine does not have. "
+        "The file is %s.BAK now",
+        file.c_str(), file.c_str());
 }
 
 /* A table's files that are of no table any more. */
@@ -309,16 +332,18 @@ void put_aside(const std::string &name) {
   for (const std::string &file : {path + reg_ext, path + PAR_EXTENSION}) {
     if (!is_there(file)) continue;
     if (is_copy ? unlink(file.c_str()) : rename(file.c_str(), (file + ".BAK").c_str())) {
-      sql_print_error("Tidepool: %s is of no table, and can't be moved (errno %d): remove it", file.c_str(), errno);
+      sql_print_error("Tidepool: %s is of no table, and can't be moved (errno %d): remove it",
+                      file.c_str(), errno);
       return;
     }
   }
   if (is_copy) return;
   put_triggers_aside(name);
-  sql_print_warning("Tidepool: %s%s was of a table that the engine does not have: the table was "
-                    "dropped or renamed, or its CREATE was not finished when the server ended. "
-                    "The file is %s%s.BAK now",
-                    path.c_str(), reg_ext, path.c_str(), reg_ext);
+  sql_print_warning(
+      "Tidepool: %s%s was of a table that the engine does not have: the table was "
+      "dropped or renamed, or its CREATE was not finished when the server ended. "
+      "The file is %s%s.BAK now",
+      path.c_str(), reg_ext, path.c_str(), reg_ext);
 }
 
 /* After a crash. What is no database has no .frm files of ours. */

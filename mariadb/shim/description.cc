@@ -25,70 +25,59 @@ public:
 std::string in_utf8(const char *from, size_t len, CHARSET_INFO *cs) {
   String converted;
   uint errors;
-  if (converted.copy(from, len, cs, &my_charset_utf8mb4_bin, &errors)) return std::string(from, len);
+  if (converted.copy(from, len, cs, &my_charset_utf8mb4_bin, &errors))
+    return std::string(from, len);
   return std::string(converted.ptr(), converted.length());
 }
 
 Kind kind_of(const Field *field, const Column &column) {
   switch (field->real_type()) {
-  case MYSQL_TYPE_TINY:
-  case MYSQL_TYPE_SHORT:
-  case MYSQL_TYPE_INT24:
-  case MYSQL_TYPE_LONG:
-  case MYSQL_TYPE_LONGLONG:
-    return Kind::INTEGER;
-  case MYSQL_TYPE_FLOAT:
-    return Kind::FLOAT;
-  case MYSQL_TYPE_DOUBLE:
-    return Kind::DOUBLE;
-  case MYSQL_TYPE_NEWDECIMAL:
-    return Kind::DECIMAL;
-  case MYSQL_TYPE_BIT:
-    return Kind::BIT;
-  case MYSQL_TYPE_YEAR:
-    return Kind::YEAR;
-  case MYSQL_TYPE_NEWDATE:
-    return Kind::DATE;
-  case MYSQL_TYPE_TIME2:
-    return Kind::TIME;
-  case MYSQL_TYPE_DATETIME2:
-    return Kind::DATETIME;
-  case MYSQL_TYPE_TIMESTAMP2:
-    return Kind::TIMESTAMP;
-  case MYSQL_TYPE_ENUM:
-    return Kind::ENUM;
-  case MYSQL_TYPE_SET:
-    return Kind::SET;
-  case MYSQL_TYPE_STRING:
-  case MYSQL_TYPE_VAR_STRING: {
-    const std::string name(field->type_handler()->name().ptr(), field->type_handler()->name().length());
-    if (name == "inet4") return Kind::INET4;
-    if (name == "inet6") return Kind::INET6;
-    if (name == "uuid") return Kind::UUID;
-    return column.storage == Column::CHAR ? Kind::TEXT : Kind::BINARY;
-  }
-  case MYSQL_TYPE_VARCHAR:
-  case MYSQL_TYPE_TINY_BLOB:
-  case MYSQL_TYPE_MEDIUM_BLOB:
-  case MYSQL_TYPE_LONG_BLOB:
-  case MYSQL_TYPE_BLOB:
-    return field->charset() == &my_charset_bin ? Kind::BINARY : Kind::TEXT;
-  case MYSQL_TYPE_GEOMETRY:
-    return Kind::BINARY;
-  default: /* times of old formats */
-    return Kind::OTHER;
+    case MYSQL_TYPE_TINY:
+    case MYSQL_TYPE_SHORT:
+    case MYSQL_TYPE_INT24:
+    case MYSQL_TYPE_LONG:
+    case MYSQL_TYPE_LONGLONG: return Kind::INTEGER;
+    case MYSQL_TYPE_FLOAT: return Kind::FLOAT;
+    case MYSQL_TYPE_DOUBLE: return Kind::DOUBLE;
+    case MYSQL_TYPE_NEWDECIMAL: return Kind::DECIMAL;
+    case MYSQL_TYPE_BIT: return Kind::BIT;
+    case MYSQL_TYPE_YEAR: return Kind::YEAR;
+    case MYSQL_TYPE_NEWDATE: return Kind::DATE;
+    case MYSQL_TYPE_TIME2: return Kind::TIME;
+    case MYSQL_TYPE_DATETIME2: return Kind::DATETIME;
+    case MYSQL_TYPE_TIMESTAMP2: return Kind::TIMESTAMP;
+    case MYSQL_TYPE_ENUM: return Kind::ENUM;
+    case MYSQL_TYPE_SET: return Kind::SET;
+    case MYSQL_TYPE_STRING:
+    case MYSQL_TYPE_VAR_STRING: {
+      const std::string name(field->type_handler()->name().ptr(),
+                             field->type_handler()->name().length());
+      if (name == "inet4") return Kind::INET4;
+      if (name == "inet6") return Kind::INET6;
+      if (name == "uuid") return Kind::UUID;
+      return column.storage == Column::CHAR ? Kind::TEXT : Kind::BINARY;
+    }
+    case MYSQL_TYPE_VARCHAR:
+    case MYSQL_TYPE_TINY_BLOB:
+    case MYSQL_TYPE_MEDIUM_BLOB:
+    case MYSQL_TYPE_LONG_BLOB:
+    case MYSQL_TYPE_BLOB: return field->charset() == &my_charset_bin ? Kind::BINARY : Kind::TEXT;
+    case MYSQL_TYPE_GEOMETRY: return Kind::BINARY;
+    default: /* times of old formats */ return Kind::OTHER;
   }
 }
 
 /* What SHOW CREATE TABLE says behind the table's name. */
 std::string statement(THD *thd, TABLE *table) {
-  /* One that is not open says nothing of foreign keys and of the next number, which change without a change of the definition. */
+  /* One that is not open says nothing of foreign keys and of the next number, which change without
+     a change of the definition. */
   const std::unique_ptr<handler> closed(get_new_handler(table->s, thd->mem_root, engine.hton));
   if (!closed) return std::string();
   TABLE_LIST list;
   list.init_one_table(&table->s->db, &table->s->table_name, nullptr, TL_READ);
   list.table = table;
-  /* The server reads default values from the record. The table's handler may be one of partitions, which can't be asked before it is open. */
+  /* The server reads default values from the record. The table's handler may be one of partitions,
+     which can't be asked before it is open. */
   const std::string record(reinterpret_cast<char *>(table->record[0]), table->s->reclength);
   handler *const file = table->file;
   const sql_mode_t sql_mode = thd->variables.sql_mode;
@@ -108,7 +97,8 @@ std::string statement(THD *thd, TABLE *table) {
   return error || begin == std::string::npos ? std::string() : all.substr(begin + 1);
 }
 
-void put_column(Writer *to, const Field *field, const TABLE_SHARE *share, const Index_layout &clustered) {
+void put_column(Writer *to, const Field *field, const TABLE_SHARE *share,
+                const Index_layout &clustered) {
   const Column column(field, share);
   const bool is_stored = field->stored_in_db();
   bool is_in_key = false;
@@ -116,8 +106,9 @@ void put_column(Writer *to, const Field *field, const TABLE_SHARE *share, const 
     is_in_key |= part.reversible() && part.column.fieldnr == field->field_index;
   to->text(field->field_name.str, field->field_name.length);
   to->number(!is_stored ? 0 : is_in_key ? 1 : 2, 1);
-  to->number((field->null_ptr ? 1 : 0) | (field->flags & UNSIGNED_FLAG ? 2 : 0) | (field->vcol_info ? 4 : 0) |
-                 (field->vers_sys_field() ? 8 : 0) | (field->invisible > INVISIBLE_USER ? 16 : 0) |
+  to->number((field->null_ptr ? 1 : 0) | (field->flags & UNSIGNED_FLAG ? 2 : 0) |
+                 (field->vcol_info ? 4 : 0) | (field->vers_sys_field() ? 8 : 0) |
+                 (field->invisible > INVISIBLE_USER ? 16 : 0) |
                  (field->compression_method() ? 32 : 0),
              1);
   to->number(column.storage, 1);
@@ -128,7 +119,8 @@ void put_column(Writer *to, const Field *field, const TABLE_SHARE *share, const 
   to->number(column.size, 4);
   const LEX_CSTRING &cs = field->charset()->cs_name;
   to->text(cs.str, cs.length);
-  const bool has_values = field->real_type() == MYSQL_TYPE_ENUM || field->real_type() == MYSQL_TYPE_SET;
+  const bool has_values =
+      field->real_type() == MYSQL_TYPE_ENUM || field->real_type() == MYSQL_TYPE_SET;
   const TYPELIB *values = has_values ? static_cast<const Field_enum *>(field)->typelib : nullptr;
   to->number(values ? values->count : 0, 2);
   for (uint i = 0; values && i < values->count; i++)
@@ -143,7 +135,8 @@ void put_part(Writer *to, const Part &part) {
   to->number((part.whole ? 1 : 0) | (part.mask ? 2 : 0) | (part.column.null_mask ? 4 : 0), 1);
   to->number(part.length, 4);
   to->number(part.image_length, 4);
-  const std::vector<std::string> spaces = part.image == Part::STRING ? part.codec.spaces() : std::vector<std::string>();
+  const std::vector<std::string> spaces =
+      part.image == Part::STRING ? part.codec.spaces() : std::vector<std::string>();
   to->number(spaces.size(), 1);
   for (const std::string &space : spaces) {
     to->number(space.size(), 1);
@@ -160,7 +153,8 @@ std::string describe(THD *thd, TABLE *table) {
   to.number(DESCRIPTION_VERSION, 1);
   to.text(statement(thd, table));
   to.number(share->fields, 2);
-  for (uint i = 0; i < share->fields; i++) put_column(&to, share->field[i], share, layouts.trees[0]);
+  for (uint i = 0; i < share->fields; i++)
+    put_column(&to, share->field[i], share, layouts.trees[0]);
   to.number(layouts.trees.size(), 2);
   for (uint i = 0; i < layouts.trees.size(); i++) {
     const Index_layout &tree = layouts.trees[i];
@@ -185,7 +179,8 @@ std::string describe(THD *thd, TABLE *table) {
 }
 
 void attach_description(THD *thd, const std::string &name, TABLE *table, Attachments *to) {
-  if (thd && !is_prefix(name.c_str(), TEMPORARY_PREFIX)) to->set(server_table_of(name), DESCRIPTION, describe(thd, table));
+  if (thd && !is_prefix(name.c_str(), TEMPORARY_PREFIX))
+    to->set(server_table_of(name), DESCRIPTION, describe(thd, table));
 }
 
 void refresh_description(THD *thd, const std::string &name, TABLE *table) {
@@ -197,7 +192,8 @@ void refresh_description(THD *thd, const std::string &name, TABLE *table) {
   attached.set(server_table_of(name), DESCRIPTION, bytes);
   tp_catalog_change change{};
   change.attached = *attached.get();
-  /* It is for the worst day, and nothing that a statement should fail for: the next open tries again. */
+  /* It is for the worst day, and nothing that a statement should fail for: the next open tries
+     again. */
   tp_change_tables(engine.db, &change);
 }
 

@@ -33,8 +33,7 @@ bool has_default_key() { return encryption_key_id_exists(DEFAULT_KEY); }
 tp_file_options file_options_of(const ha_table_option_struct *options) {
   if (!options) return {DEFAULT_KEY, TP_ENCRYPTED_DEFAULT, TP_COMPRESSION_AUTO};
   return {static_cast<uint32_t>(options->encryption_key_id),
-          static_cast<uint8_t>(options->encrypted),
-          static_cast<uint8_t>(options->compression)};
+          static_cast<uint8_t>(options->encrypted), static_cast<uint8_t>(options->compression)};
 }
 
 bool may_encrypt(const tp_file_options &options) {

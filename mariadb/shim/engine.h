@@ -12,8 +12,8 @@ namespace tidepool {
 struct Engine {
   tp_db *db = nullptr;
   handlerton *hton = nullptr;
-  /* Statements that read the information_schema tables hold no reference to the engine's plugin: they have this shared,
-     so that the engine is not closed under their hands. */
+  /* Statements that read the information_schema tables hold no reference to the engine's plugin:
+     they have this shared, so that the engine is not closed under their hands. */
   std::shared_mutex explaining;
 };
 extern Engine engine;

@@ -9,8 +9,9 @@
 namespace tidepool {
 
 /*
-  The HA_ERR_* code of a TP_* code. Marks the transaction for rollback where the engine has aborted it; writes what is
-  serious to the error log, and adds a warning with the engine's own words for the client. `thd` may be null.
+  The HA_ERR_* code of a TP_* code. Marks the transaction for rollback where the engine has aborted
+  it; writes what is serious to the error log, and adds a warning with the engine's own words for
+  the client. `thd` may be null.
 */
 int server_error(int result, THD *thd);
 

@@ -124,7 +124,8 @@ struct Taker {
       return 0;
     }
     size_t value = 0;
-    for (uint i = 0; i < count; i++) value |= static_cast<size_t>(static_cast<uchar>(bytes[at + i])) << (8 * i);
+    for (uint i = 0; i < count; i++)
+      value |= static_cast<size_t>(static_cast<uchar>(bytes[at + i])) << (8 * i);
     at += count;
     return value;
   }
@@ -176,7 +177,8 @@ std::string metadata_with(const std::string &metadata, const Constraint_list &ke
   return whole;
 }
 
-bool metadata_foreign_keys(const std::string &metadata, const std::string &child, Constraint_list *keys) {
+bool metadata_foreign_keys(const std::string &metadata, const std::string &child,
+                           Constraint_list *keys) {
   keys->clear();
   if (!has_part(metadata)) return true;
   if (metadata.size() < 4) return false;
@@ -220,9 +222,11 @@ void Foreign_keys::load() {
     Constraint_list keys;
     if (table_metadata(table, &metadata) != TP_OK) continue;
     if (!metadata_foreign_keys(metadata, table, &keys)) {
-      sql_print_error("Tidepool: table %s: its foreign keys were written by a newer version of Tidepool, and are not enforced by "
-                      "this one",
-                      table.c_str());
+      sql_print_error(
+          "Tidepool: table %s: its foreign keys were written by a newer version of Tidepool, and "
+          "are not enforced by "
+          "this one",
+          table.c_str());
       continue;
     }
     if (!keys.empty()) found[table] = std::move(keys);
@@ -259,11 +263,14 @@ bool Foreign_keys::is_concerned(const std::string &table) const {
   return by_child.count(table) || by_parent.count(table);
 }
 
-bool Foreign_keys::has_name(const std::string &name, const std::string &child, const std::string &but) const {
+bool Foreign_keys::has_name(const std::string &name, const std::string &child,
+                            const std::string &but) const {
   std::lock_guard<std::mutex> guard(mutex);
   const std::string db = database_of(child);
   for (const auto &table : by_child) {
-    if (table.first == child || table.first == but || is_intermediate(table.first) || database_of(table.first) != db) continue;
+    if (table.first == child || table.first == but || is_intermediate(table.first) ||
+        database_of(table.first) != db)
+      continue;
     for (const Constraint_ptr &key : table.second)
       if (same_identifier(key->name, name)) return true;
   }
@@ -315,13 +322,14 @@ using Metadata_of_tables = std::map<std::string, std::string>;
 std::vector<tp_table_metadata_of> all_of(const Metadata_of_tables &metadata) {
   std::vector<tp_table_metadata_of> tables;
   for (const auto &table : metadata)
-    tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(table.second.data()),
-                      table.second.size()});
+    tables.push_back({table.first.data(), table.first.size(),
+                      reinterpret_cast<const uint8_t *>(table.second.data()), table.second.size()});
   return tables;
 }
 
 /* Metadata as they are now, but with these constraints. A TP_* code. */
-int metadata_of(const std::map<std::string, Constraint_list> &changed, Metadata_of_tables *metadata) {
+int metadata_of(const std::map<std::string, Constraint_list> &changed,
+                Metadata_of_tables *metadata) {
   for (const auto &table : changed) {
     std::string now;
     if (int result = table_metadata(table.first, &now)) return result;
@@ -331,8 +339,10 @@ int metadata_of(const std::map<std::string, Constraint_list> &changed, Metadata_
 }
 } // namespace
 
-/* Writes the constraints of these tables (by their names of before) to the catalog, with a rename if there is one. */
-int Foreign_keys::store(const By_child &changed, Attachments &attached, const std::string *from, const std::string *to) {
+/* Writes the constraints of these tables (by their names of before) to the catalog, with a rename
+   if there is one. */
+int Foreign_keys::store(const By_child &changed, Attachments &attached, const std::string *from,
+                        const std::string *to) {
   Metadata_of_tables metadata;
   if (int result = metadata_of(changed, &metadata)) return result;
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
@@ -349,7 +359,8 @@ int Foreign_keys::store(const By_child &changed, Attachments &attached, const st
   return tp_change_tables(engine.db, &change);
 }
 
-int Foreign_keys::replace(const std::string &child, const Constraint_list &keys, Attachments &attached) {
+int Foreign_keys::replace(const std::string &child, const Constraint_list &keys,
+                          Attachments &attached) {
   By_child changed;
   changed[child] = keys;
   const int result = store(changed, attached);
@@ -357,18 +368,21 @@ int Foreign_keys::replace(const std::string &child, const Constraint_list &keys,
   return result;
 }
 
-std::string renamed_constraint(const std::string &name, const std::string &from, const std::string &to) {
+std::string renamed_constraint(const std::string &name, const std::string &from,
+                               const std::string &to) {
   std::string db, old_table, new_table;
   server_names(from, &db, &old_table);
   server_names(to, &db, &new_table);
   const std::string prefix = old_table + "_ibfk_";
   if (name.compare(0, prefix.size(), prefix) != 0 || name.size() == prefix.size() ||
-      !std::all_of(name.begin() + prefix.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      !std::all_of(name.begin() + prefix.size(), name.end(),
+                   [](char c) { return c >= '0' && c <= '9'; }))
     return name;
   return new_table + name.substr(old_table.size());
 }
 
-int Foreign_keys::rename(const std::string &from, const std::string &to, std::string altered, Attachments &attached) {
+int Foreign_keys::rename(const std::string &from, const std::string &to, std::string altered,
+                         Attachments &attached) {
   const bool is_users = !is_intermediate(from) && !is_intermediate(to);
   By_child stored, taken;
   Constraint_list own = all_of_child(from);
@@ -399,12 +413,15 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, std::st
     if (!goes_aside) taken[from] = {};
     taken[to] = std::move(renamed);
   }
-  const bool has_moved = !is_intermediate(to) && !altered.empty() && altered != to && aside.count(altered);
+  const bool has_moved =
+      !is_intermediate(to) && !altered.empty() && altered != to && aside.count(altered);
   if (has_moved) taken[altered] = {};
   const std::string &referenced = is_users ? from : altered;
   if (!is_intermediate(to) && !referenced.empty() && referenced != to) {
     for (const Constraint_ptr &referencing : of_parent(referenced)) {
-      if (referencing->child == from || referencing->child == referenced || stored.count(referencing->child)) continue;
+      if (referencing->child == from || referencing->child == referenced ||
+          stored.count(referencing->child))
+        continue;
       Constraint_list keys;
       for (const Constraint_ptr &key : of_child(referencing->child)) {
         auto copy = std::make_shared<Constraint>(*key);
@@ -427,7 +444,8 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, std::st
 }
 
 /* The constraints of tables, where they mention columns that have other names now. */
-Foreign_keys::By_child Foreign_keys::with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const {
+Foreign_keys::By_child Foreign_keys::with_renamed_columns(const std::string &table,
+                                                          const Renamed_columns &renamed) const {
   By_child changed;
   if (renamed.empty()) return changed;
   auto rename_in = [&](std::vector<std::string> *columns) {
@@ -457,15 +475,16 @@ Foreign_keys::By_child Foreign_keys::with_renamed_columns(const std::string &tab
   return changed;
 }
 
-int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed, Attachments &attached) {
+int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed,
+                                 Attachments &attached) {
   By_child changed = with_renamed_columns(table, renamed);
   const int result = store(changed, attached);
   if (result == TP_OK && !changed.empty()) take(std::move(changed));
   return result;
 }
 
-int Foreign_keys::commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed,
-                                 Attachments &attached) {
+int Foreign_keys::commit_changes(const std::vector<Table_change> &changes,
+                                 const Renamed_columns &renamed, Attachments &attached) {
   By_child changed;
   Metadata_of_tables metadata;
   std::vector<tp_index_change *> all;
@@ -479,10 +498,12 @@ int Foreign_keys::commit_changes(const std::vector<Table_change> &changes, const
   }
   for (const Table_change &change : changes) {
     const auto keys = changed.find(change.table);
-    metadata[change.table] = metadata_with(change.metadata, keys == changed.end() ? of_child(change.table) : keys->second);
+    metadata[change.table] = metadata_with(
+        change.metadata, keys == changed.end() ? of_child(change.table) : keys->second);
   }
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
-  const int result = tp_change_commit(all.data(), all.size(), tables.data(), tables.size(), attached.get());
+  const int result =
+      tp_change_commit(all.data(), all.size(), tables.data(), tables.size(), attached.get());
   if (result == TP_OK && !changed.empty()) take(std::move(changed));
   for (const Table_change &change : changes) touch(change.table);
   return result;

@@ -2,9 +2,10 @@
 /*
   Referential actions: what becomes of the children of a row that is deleted or gets another key.
 
-  They are done by the child's own handler. Mostly the server has opened it with the statement, for it asks a parent for its children. But
-  it asks when a statement is prepared or a stored routine first runs, and a constraint may be younger than that: then the child is
-  opened here, and closed when the statement ends.
+  They are done by the child's own handler. Mostly the server has opened it with the statement, for
+  it asks a parent for its children. But it asks when a statement is prepared or a stored routine
+  first runs, and a constraint may be younger than that: then the child is opened here, and closed
+  when the statement ends.
 */
 #include "engine.h"
 #include "errors.h"
@@ -27,11 +28,12 @@ static int open_child(THD *thd, Session *session, const std::string &name) {
   if (!lock_definition_to_write(thd, name)) return error_of_wait(thd);
   Definition definition(thd, name);
   if (!definition.share) return HA_ERR_NO_SUCH_TABLE;
-  auto *opened = static_cast<TABLE *>(my_malloc(PSI_NOT_INSTRUMENTED, sizeof(TABLE), MYF(MY_WME | MY_ZEROFILL)));
+  auto *opened = static_cast<TABLE *>(
+      my_malloc(PSI_NOT_INSTRUMENTED, sizeof(TABLE), MYF(MY_WME | MY_ZEROFILL)));
   if (!opened) return HA_ERR_OUT_OF_MEM;
   auto *share = const_cast<TABLE_SHARE *>(definition.share);
-  if (open_table_from_share(thd, share, &share->table_name, HA_OPEN_KEYFILE | HA_TRY_READ_ONLY, EXTRA_RECORD, thd->open_options, opened,
-                            false) != OPEN_FRM_OK) {
+  if (open_table_from_share(thd, share, &share->table_name, HA_OPEN_KEYFILE | HA_TRY_READ_ONLY,
+                            EXTRA_RECORD, thd->open_options, opened, false) != OPEN_FRM_OK) {
     my_free(opened);
     return HA_ERR_TABLE_DEF_CHANGED;
   }
@@ -51,8 +53,10 @@ void tidepool::close_children(Session *session) {
   session->children.clear();
 }
 
-/* A handler of the table with which the statement may write. One that the server has opened is left where it stands. */
-int ha_tidepool::open_for_action(THD *thd, Session *session, const std::string &name, ha_tidepool **child) {
+/* A handler of the table with which the statement may write. One that the server has opened is left
+   where it stands. */
+int ha_tidepool::open_for_action(THD *thd, Session *session, const std::string &name,
+                                 ha_tidepool **child) {
   for (TABLE *open = thd->open_tables; open; open = open->next)
     if (open->reginfo.lock_type >= TL_FIRST_WRITE && (*child = handler_of(open, name))) return 0;
   for (TABLE *open : session->children)
@@ -80,7 +84,8 @@ static bool put_value(const Column &to, uchar *record, const Column &from, const
   const uchar *text = from.text(parent, &len);
   const char *const start = reinterpret_cast<const char *>(text);
   if (from.storage == Column::CHAR || len > to.size) len = to.cs->lengthsp(start, len);
-  if (len > to.size || to.cs->numchars(start, start + len) > to.size / to.cs->mbmaxlen) return false;
+  if (len > to.size || to.cs->numchars(start, start + len) > to.size / to.cs->mbmaxlen)
+    return false;
   memmove(to.text_room(record), text, len);
   to.set_text_length(record, len);
   return true;
@@ -92,9 +97,11 @@ struct Reader_closer {
 };
 } // namespace
 
-/* Does to the rows of this table whose entries in `index` begin with `prefix` what the constraint says. */
-int ha_tidepool::change_children(const Constraint &key, uint index, const std::string &prefix, Constraint::Action action,
-                                 const ha_tidepool *parent, const uchar *old_parent, const uchar *new_parent) {
+/* Does to the rows of this table whose entries in `index` begin with `prefix` what the constraint
+   says. */
+int ha_tidepool::change_children(const Constraint &key, uint index, const std::string &prefix,
+                                 Constraint::Action action, const ha_tidepool *parent,
+                                 const uchar *old_parent, const uchar *new_parent) {
   THD *thd = ha_thd();
   if (int error = ready_for_action()) return error;
   tp_reader *opened = nullptr;
@@ -125,16 +132,19 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       error = HA_ERR_ABORTED_BY_USER;
       break;
     }
-    if (has_end) tp_reader_set_end(opened, index, {reinterpret_cast<const uint8_t *>(end.data()), end_len});
+    if (has_end)
+      tp_reader_set_end(opened, index, {reinterpret_cast<const uint8_t *>(end.data()), end_len});
     tp_entry entry;
-    const tp_seek_request seek{index, {reinterpret_cast<const uint8_t *>(at.data()), at.size()}, how};
+    const tp_seek_request seek{
+        index, {reinterpret_cast<const uint8_t *>(at.data()), at.size()}, how};
     int result = tp_seek(opened, session->transaction, &seek, &entry);
     if (result == TP_END) break;
     if (result != TP_OK) {
       error = fail(result);
       break;
     }
-    if (entry.key_len < prefix.size() || memcmp(entry.key, prefix.data(), prefix.size()) != 0) break;
+    if (entry.key_len < prefix.size() || memcmp(entry.key, prefix.data(), prefix.size()) != 0)
+      break;
     at.assign(reinterpret_cast<const char *>(entry.key), entry.key_len);
 
     size_t pk_len = entry.key_len;
@@ -142,7 +152,8 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
     tp_bytes row{entry.value, entry.value_len};
     tp_entry found{};
     if (index != 0) {
-      pk = trees()[index].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, pk_room.get(), &pk_len);
+      pk = trees()[index].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len,
+                                        pk_room.get(), &pk_len);
       if (!pk || pk_len > trees()[0].key_max()) {
         error = HA_ERR_CRASHED;
         break;
@@ -161,7 +172,8 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
     clustered_len = pk_len;
     memcpy(old_record.get(), table_share->default_values, table_share->reclength);
     if (!row_layout().decode(old_record.get(), row.data, row.len, all.data(), last) ||
-        !trees()[0].decode_clustered(old_record.get(), clustered.get(), clustered_len, all.data())) {
+        !trees()[0].decode_clustered(old_record.get(), clustered.get(), clustered_len,
+                                     all.data())) {
       error = HA_ERR_CRASHED;
       break;
     }
@@ -182,7 +194,8 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       } else {
         const Column from(parent->table_share->field[parent_columns[i]], parent->table_share);
         if (from.same(old_parent, new_parent)) continue;
-        if (!put_value(to, new_record.get(), from, new_parent)) error = violation(thd, session, key, HA_ERR_ROW_IS_REFERENCED);
+        if (!put_value(to, new_record.get(), from, new_parent))
+          error = violation(thd, session, key, HA_ERR_ROW_IS_REFERENCED);
       }
     }
     if (!error) error = compute_indexed_columns(new_record.get(), &blobs);

@@ -33,7 +33,8 @@ std::string referenced_name(const std::string &child, const ::Foreign_key *key) 
 std::string list_of(List<Key_part_spec> columns) {
   std::string text = "(";
   List_iterator_fast<Key_part_spec> at(columns);
-  while (const Key_part_spec *column = at++) text += (text.size() > 1 ? ", " : "") + text_of(column->field_name);
+  while (const Key_part_spec *column = at++)
+    text += (text.size() > 1 ? ", " : "") + text_of(column->field_name);
   return text + ")";
 }
 
@@ -49,14 +50,17 @@ struct Candidate {
     server_names(table, &db, &name);
     Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_CANNOT_ADD_FOREIGN,
-                        "Foreign key %s of table %s.%s can't be: %s", said.c_str(), db.c_str(), name.c_str(), why.c_str());
+                        "Foreign key %s of table %s.%s can't be: %s", said.c_str(), db.c_str(),
+                        name.c_str(), why.c_str());
     return HA_ERR_CANNOT_ADD_FOREIGN;
   }
 };
 
 /* Names as the table has them, in place of those of the statement. */
-void take_names(const TABLE_SHARE *share, const std::vector<uint16> &columns, std::vector<std::string> *names) {
-  for (size_t i = 0; i < columns.size(); i++) (*names)[i] = text_of(share->field[columns[i]]->field_name);
+void take_names(const TABLE_SHARE *share, const std::vector<uint16> &columns,
+                std::vector<std::string> *names) {
+  for (size_t i = 0; i < columns.size(); i++)
+    (*names)[i] = text_of(share->field[columns[i]]->field_name);
 }
 
 /* Whether a stored generated column is computed from one of these, be it by way of virtual ones. */
@@ -68,8 +72,8 @@ bool is_base_of_stored(const TABLE *form, const std::vector<uint16> &columns) {
 }
 
 /* The side of the parent, which `share` describes. */
-int check_parent_side(const Candidate &candidate, const TABLE_SHARE *share, const KEY *keys, const TABLE_SHARE *own,
-                      const std::vector<uint16> &columns, Constraint *key) {
+int check_parent_side(const Candidate &candidate, const TABLE_SHARE *share, const KEY *keys,
+                      const TABLE_SHARE *own, const std::vector<uint16> &columns, Constraint *key) {
   std::vector<uint16> referenced;
   std::string missing;
   if (!columns_of(share, key->referenced, &referenced, &missing))
@@ -78,62 +82,70 @@ int check_parent_side(const Candidate &candidate, const TABLE_SHARE *share, cons
   if (share->versioned) return candidate.refuse("the referenced table has system versioning");
   for (size_t i = 0; i < columns.size(); i++)
     if (!are_comparable(own, columns[i], share, referenced[i]))
-      return candidate.refuse("the type or the collation of column " + key->columns[i] + " is not that of the referenced column " +
-                              key->referenced[i]);
+      return candidate.refuse("the type or the collation of column " + key->columns[i] +
+                              " is not that of the referenced column " + key->referenced[i]);
   bool is_prefix = false;
   if (tree_of_columns(Layouts(share, keys), referenced, &is_prefix) < 0)
-    return candidate.refuse(is_prefix ? "the index of the referenced table has only the beginning of a column"
-                                      : "the referenced table has no index in which the referenced columns are the first");
+    return candidate.refuse(
+        is_prefix
+            ? "the index of the referenced table has only the beginning of a column"
+            : "the referenced table has no index in which the referenced columns are the first");
   return 0;
 }
 
 Constraint::Action action_of(const Candidate &candidate, enum_fk_option option, const char *event) {
   switch (option) {
-  case FK_OPTION_CASCADE:
-    return Constraint::CASCADE;
-  case FK_OPTION_SET_NULL:
-    return Constraint::SET_NULL;
-  case FK_OPTION_NO_ACTION:
-    return Constraint::NO_ACTION;
-  case FK_OPTION_SET_DEFAULT:
-    push_warning_printf(candidate.thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
-                        "Tidepool: foreign key %s: ON %s SET DEFAULT is not supported, and acts as RESTRICT", candidate.said.c_str(),
-                        event);
-    return Constraint::RESTRICT;
-  default:
-    return Constraint::RESTRICT;
+    case FK_OPTION_CASCADE: return Constraint::CASCADE;
+    case FK_OPTION_SET_NULL: return Constraint::SET_NULL;
+    case FK_OPTION_NO_ACTION: return Constraint::NO_ACTION;
+    case FK_OPTION_SET_DEFAULT:
+      push_warning_printf(
+          candidate.thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
+          "Tidepool: foreign key %s: ON %s SET DEFAULT is not supported, and acts as RESTRICT",
+          candidate.said.c_str(), event);
+      return Constraint::RESTRICT;
+    default: return Constraint::RESTRICT;
   }
 }
 
-/* Actions write the columns of the constraint and nothing else of a row. A server that looks at this itself comes first (10.11.18 does). */
-int check_computed_columns(const Candidate &candidate, const std::vector<uint16> &columns, const Constraint &key) {
-  const bool sets_null = key.on_delete == Constraint::SET_NULL || key.on_update == Constraint::SET_NULL;
-  if ((sets_null || key.on_update == Constraint::CASCADE) && is_base_of_stored(candidate.form, columns))
+/* Actions write the columns of the constraint and nothing else of a row. A server that looks at
+   this itself comes first (10.11.18 does). */
+int check_computed_columns(const Candidate &candidate, const std::vector<uint16> &columns,
+                           const Constraint &key) {
+  const bool sets_null =
+      key.on_delete == Constraint::SET_NULL || key.on_update == Constraint::SET_NULL;
+  if ((sets_null || key.on_update == Constraint::CASCADE) &&
+      is_base_of_stored(candidate.form, columns))
     return candidate.refuse("a stored generated column is computed from one of its columns");
   return 0;
 }
 
 /* `user_name` is the table as it will be known. */
-int examine(const Candidate &candidate, const std::string &user_name, const Layouts &layouts, Constraint *key) {
+int examine(const Candidate &candidate, const std::string &user_name, const Layouts &layouts,
+            Constraint *key) {
   const TABLE *form = candidate.form;
   std::vector<uint16> columns;
   std::string missing;
-  if (!columns_of(form->s, key->columns, &columns, &missing)) return candidate.refuse("there is no column " + missing);
+  if (!columns_of(form->s, key->columns, &columns, &missing))
+    return candidate.refuse("there is no column " + missing);
   take_names(form->s, columns, &key->columns);
   for (uint16 column : columns)
     if (!can_be_in_foreign_key(form->s, column))
       return candidate.refuse("column " + text_of(form->s->field[column]->field_name) +
                               " is virtual or compressed, or a BLOB or TEXT");
   if (form->versioned()) return candidate.refuse("the table has system versioning");
-  const bool sets_null = key->on_delete == Constraint::SET_NULL || key->on_update == Constraint::SET_NULL;
+  const bool sets_null =
+      key->on_delete == Constraint::SET_NULL || key->on_update == Constraint::SET_NULL;
   for (uint16 column : columns)
     if (sets_null && !form->field[column]->real_maybe_null())
       return candidate.refuse("column " + text_of(form->s->field[column]->field_name) +
                               " is NOT NULL, and SET NULL would set it to NULL");
   if (int error = check_computed_columns(candidate, columns, *key)) return error;
-  if (tree_of_columns(layouts, columns) < 0) return candidate.refuse("the table has no index in which its columns are the first");
+  if (tree_of_columns(layouts, columns) < 0)
+    return candidate.refuse("the table has no index in which its columns are the first");
 
-  /* Rows that a copy is filled with are checked against the table that is there, which must have the index, too. */
+  /* Rows that a copy is filled with are checked against the table that is there, which must have
+     the index, too. */
   const bool is_in_copy = is_intermediate(key->child) && altered_table(candidate.thd) == user_name;
   if (key->parent == user_name) {
     const int error = check_parent_side(candidate, form->s, form->key_info, form->s, columns, key);
@@ -145,8 +157,9 @@ int examine(const Candidate &candidate, const std::string &user_name, const Layo
     std::string db, name;
     server_names(key->parent, &db, &name);
     if (!checks_are_on(candidate.thd)) return 0;
-    return candidate.refuse("the referenced table " + db + "." + name +
-                            (parent.is_foreign ? " is partitioned, or of another engine" : " does not exist"));
+    return candidate.refuse(
+        "the referenced table " + db + "." + name +
+        (parent.is_foreign ? " is partitioned, or of another engine" : " does not exist"));
   }
   return check_parent_side(candidate, parent.share, parent.share->key_info, form->s, columns, key);
 }
@@ -165,14 +178,13 @@ ulong greatest_number(const std::string &table, const Constraint_list &keys) {
 
 std::string altered_table(THD *thd) {
   switch (thd_sql_command(thd)) {
-  case SQLCOM_ALTER_TABLE:
-  case SQLCOM_CREATE_INDEX:
-  case SQLCOM_DROP_INDEX: {
-    const TABLE_LIST *table = thd->lex->query_tables;
-    return table ? engine_name(table->db, table->table_name) : std::string();
-  }
-  default:
-    return {};
+    case SQLCOM_ALTER_TABLE:
+    case SQLCOM_CREATE_INDEX:
+    case SQLCOM_DROP_INDEX: {
+      const TABLE_LIST *table = thd->lex->query_tables;
+      return table ? engine_name(table->db, table->table_name) : std::string();
+    }
+    default: return {};
   }
 }
 
@@ -186,13 +198,15 @@ Renamed_columns renamed_columns(const Alter_info *alter) {
   Renamed_columns renamed;
   List_iterator_fast<Create_field> fields(const_cast<Alter_info *>(alter)->create_list);
   while (const Create_field *field = fields++)
-    if (field->field && !same_identifier(text_of(field->field->field_name), text_of(field->field_name)))
+    if (field->field &&
+        !same_identifier(text_of(field->field->field_name), text_of(field->field_name)))
       renamed.emplace_back(text_of(field->field->field_name), text_of(field->field_name));
   return renamed;
 }
 
 /* Columns as they are called after the statement. */
-static std::vector<std::string> names_after(const std::vector<std::string> &names, const Alter_info *alter) {
+static std::vector<std::string> names_after(const std::vector<std::string> &names,
+                                            const Alter_info *alter) {
   std::vector<std::string> now = names;
   if (alter)
     for (const auto &[before, after] : renamed_columns(alter))
@@ -201,8 +215,9 @@ static std::vector<std::string> names_after(const std::vector<std::string> &name
   return now;
 }
 
-int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
-                              const std::string &path_name, Constraint_list *keys) {
+int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
+                              const Alter_info *alter, const std::string &path_name,
+                              Constraint_list *keys) {
   keys->clear();
   if (!alter) return 0;
   const bool is_copy = is_intermediate(path_name);
@@ -225,11 +240,13 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
     key->child = path_name;
     key->name = said->constraint_name.str ? text_of(said->constraint_name) : std::string();
     key->is_copied = is_old;
-    Candidate candidate{thd, form, user_name, key->name.empty() ? list_of(said->columns) : key->name};
+    Candidate candidate{thd, form, user_name,
+                        key->name.empty() ? list_of(said->columns) : key->name};
     if (info->tmp_table()) return candidate.refuse("a temporary table has no foreign keys");
     List_iterator_fast<Key_part_spec> own(said->columns), other(said->ref_columns);
     while (const Key_part_spec *column = own++) key->columns.push_back(text_of(column->field_name));
-    while (const Key_part_spec *column = other++) key->referenced.push_back(text_of(column->field_name));
+    while (const Key_part_spec *column = other++)
+      key->referenced.push_back(text_of(column->field_name));
     if (key->columns.size() != key->referenced.size() || key->columns.empty())
       return candidate.refuse("the referenced columns are not as many as its own");
     key->parent = referenced_name(user_name, said);
@@ -240,7 +257,8 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
     if (!layouts) layouts = std::make_unique<Layouts>(form);
     if (is_old && form->versioned()) return candidate.refuse("the table gets system versioning");
     if (is_old && key->parent != user_name) {
-      /* The parent keeps its name, and its columns theirs, until this is done; both were read before that was certain. */
+      /* The parent keeps its name, and its columns theirs, until this is done; both were read
+         before that was certain. */
       if (!lock_definition(thd, key->parent)) return HA_ERR_LOCK_WAIT_TIMEOUT;
       const Constraint_list now = foreign_keys.of_child(altered.empty() ? user_name : altered);
       const bool is_there = std::any_of(now.begin(), now.end(), [&](const Constraint_ptr &one) {
@@ -249,8 +267,8 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
       if (!is_there) return HA_ERR_TABLE_DEF_CHANGED;
     }
     if (is_old) {
-      /* The server has looked at its columns, and perhaps not at what the statement adds that is computed from them; indexes are looked
-         at by has_indexes_for_foreign_keys(). */
+      /* The server has looked at its columns, and perhaps not at what the statement adds that is
+         computed from them; indexes are looked at by has_indexes_for_foreign_keys(). */
       std::vector<uint16> columns;
       std::string missing;
       if (columns_of(form->s, names_after(key->columns, alter), &columns, &missing))
@@ -262,8 +280,9 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
     keys->push_back(std::move(key));
   }
 
-  ulong number = std::max(greatest_number(user_table, *keys),
-                          greatest_number(user_table, foreign_keys.of_child(altered.empty() ? user_name : altered)));
+  ulong number = std::max(
+      greatest_number(user_table, *keys),
+      greatest_number(user_table, foreign_keys.of_child(altered.empty() ? user_name : altered)));
   for (Constraint_ptr &key : *keys) {
     if (!key->name.empty()) continue;
     auto named = std::make_shared<Constraint>(*key);
@@ -273,43 +292,50 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
   for (size_t i = 0; i < keys->size(); i++) {
     const std::string &name = (*keys)[i]->name;
     bool is_taken = foreign_keys.has_name(name, user_name, altered);
-    for (size_t other = 0; other < i; other++) is_taken |= same_identifier((*keys)[other]->name, name);
+    for (size_t other = 0; other < i; other++)
+      is_taken |= same_identifier((*keys)[other]->name, name);
     if (!is_taken) continue;
     Abort_on_warning_instant_set no_error(thd, false);
-    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_FOUND_DUPP_KEY,
-                        "Foreign key %s of table %s.%s can't be: the database has a constraint of this name", name.c_str(), db.c_str(),
-                        user_table.c_str());
+    push_warning_printf(
+        thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_FOUND_DUPP_KEY,
+        "Foreign key %s of table %s.%s can't be: the database has a constraint of this name",
+        name.c_str(), db.c_str(), user_table.c_str());
     return HA_ERR_FOUND_DUPP_KEY;
   }
   return 0;
 }
 
-static bool has_index(TABLE *form, const Layouts &layouts, const std::vector<std::string> &names, const Alter_info *alter) {
+static bool has_index(TABLE *form, const Layouts &layouts, const std::vector<std::string> &names,
+                      const Alter_info *alter) {
   std::vector<uint16> columns;
   std::string missing;
-  return columns_of(form->s, names_after(names, alter), &columns, &missing) && tree_of_columns(layouts, columns) >= 0;
+  return columns_of(form->s, names_after(names, alter), &columns, &missing) &&
+         tree_of_columns(layouts, columns) >= 0;
 }
 
-bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table, const Constraint_list &own,
-                                  const Alter_info *alter) {
+bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table,
+                                  const Constraint_list &own, const Alter_info *alter) {
   const Constraint_list referencing = foreign_keys.of_parent(table);
   if (own.empty() && referencing.empty()) return true;
   if (form->versioned() && !referencing.empty()) {
     Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_CANNOT_ADD_FOREIGN,
-                        "Foreign key %s: a referenced table can't have system versioning", referencing[0]->name.c_str());
+                        "Foreign key %s: a referenced table can't have system versioning",
+                        referencing[0]->name.c_str());
     my_error(ER_CANNOT_ADD_FOREIGN, MYF(0), form->s->table_name.str);
     return false;
   }
   const Layouts layouts(form);
   bool good = true;
-  for (const Constraint_ptr &key : own) good = good && has_index(form, layouts, key->columns, alter);
+  for (const Constraint_ptr &key : own)
+    good = good && has_index(form, layouts, key->columns, alter);
   if (checks_are_on(thd))
     for (const Constraint_ptr &key : referencing) {
       /* One that goes with this statement. */
-      const bool stays = key->child != table || std::any_of(own.begin(), own.end(), [&](const Constraint_ptr &one) {
-        return same_identifier(one->name, key->name);
-      });
+      const bool stays = key->child != table ||
+                         std::any_of(own.begin(), own.end(), [&](const Constraint_ptr &one) {
+                           return same_identifier(one->name, key->name);
+                         });
       good = good && (!stays || has_index(form, layouts, key->referenced, alter));
     }
   if (good) return true;
@@ -340,24 +366,29 @@ int check_referencing(THD *thd, TABLE *form, const std::string &name) {
     std::string missing;
     if (!columns_of(child.share, key->columns, &columns, &missing)) continue;
     Constraint copy = *key;
-    if (int error = check_parent_side(candidate, form->s, form->key_info, child.share, columns, &copy)) return error;
+    if (int error =
+            check_parent_side(candidate, form->s, form->key_info, child.share, columns, &copy))
+      return error;
   }
   return 0;
 }
 
-/* Whether the statement that drops a table of `database` drops this one, too: not if it is a temporary table that has this name. */
+/* Whether the statement that drops a table of `database` drops this one, too: not if it is a
+   temporary table that has this name. */
 static bool is_dropped_too(THD *thd, const std::string &database, const std::string &child) {
   if (thd_sql_command(thd) == SQLCOM_DROP_DB) return database_of(child) == database;
   if (thd_sql_command(thd) != SQLCOM_DROP_TABLE) return false;
   for (const TABLE_LIST *table = thd->lex->query_tables; table; table = table->next_global)
     if (engine_name(table->db, table->table_name) == child)
       /* Within LOCK TABLES it will have an exclusive one when it is this table's turn. */
-      return thd->mdl_context.is_lock_owner(MDL_key::TABLE, table->db.str, table->table_name.str, MDL_SHARED_NO_READ_WRITE);
+      return thd->mdl_context.is_lock_owner(MDL_key::TABLE, table->db.str, table->table_name.str,
+                                            MDL_SHARED_NO_READ_WRITE);
   return false;
 }
 
 /* A child that goes with its parent must be one that can go: a constraint on that forbids both. */
-static Constraint_ptr forbids_drop_of(THD *thd, const std::string &database, const std::string &name, std::set<std::string> *seen) {
+static Constraint_ptr forbids_drop_of(THD *thd, const std::string &database,
+                                      const std::string &name, std::set<std::string> *seen) {
   if (!seen->insert(name).second) return nullptr;
   for (const Constraint_ptr &key : foreign_keys.of_parent(name)) {
     if (key->child == name) continue;

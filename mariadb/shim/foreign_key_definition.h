@@ -8,12 +8,14 @@
 namespace tidepool {
 
 /*
-  The constraints that the table will have: `form` is what the statement makes of it, `path_name` the engine's name for it as of
-  now. Of a table that is altered, those that it keeps are among them. Waits for metadata locks, so no mutex of ours is held.
-  Returns an HA_ERR_* code; warnings say what is wrong with which constraint.
+  The constraints that the table will have: `form` is what the statement makes of it, `path_name`
+  the engine's name for it as of now. Of a table that is altered, those that it keeps are among
+  them. Waits for metadata locks, so no mutex of ours is held. Returns an HA_ERR_* code; warnings
+  say what is wrong with which constraint.
 */
-int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
-                              const std::string &path_name, Constraint_list *keys);
+int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
+                              const Alter_info *alter, const std::string &path_name,
+                              Constraint_list *keys);
 
 /* The columns that ALTER TABLE renames. */
 Renamed_columns renamed_columns(const Alter_info *alter);
@@ -21,15 +23,17 @@ Renamed_columns renamed_columns(const Alter_info *alter);
 /* The table that ALTER TABLE, or a statement like it, changes; empty: the statement is none. */
 std::string altered_table(THD *thd);
 
-/* The name by which users will know the table that `form` describes and that is being made under the engine's name `path_name`. */
+/* The name by which users will know the table that `form` describes and that is being made under
+   the engine's name `path_name`. */
 std::string user_name_of(THD *thd, const TABLE *form, const std::string &path_name);
 
-/* Whether the constraints of `table`, and those that reference it, still have the indexes that they need in `form`. If not, the
-   error has been sent. */
-bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table, const Constraint_list &own,
-                                  const Alter_info *alter);
+/* Whether the constraints of `table`, and those that reference it, still have the indexes that they
+   need in `form`. If not, the error has been sent. */
+bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table,
+                                  const Constraint_list &own, const Alter_info *alter);
 
-/* Whether existing constraints fit a table of their parent's name that is being created. An HA_ERR_* code. */
+/* Whether existing constraints fit a table of their parent's name that is being created. An
+   HA_ERR_* code. */
 int check_referencing(THD *thd, TABLE *form, const std::string &name);
 
 /* The constraint that forbids that this table is dropped; or null. */

@@ -17,12 +17,17 @@ struct Request {
   std::string db, name;
   MDL_request request;
 
-  Request(const std::string &table, enum_mdl_type type, enum_mdl_duration duration = MDL_TRANSACTION) {
+  Request(const std::string &table, enum_mdl_type type,
+          enum_mdl_duration duration = MDL_TRANSACTION) {
     server_names(table, &db, &name);
     MDL_REQUEST_INIT(&request, MDL_key::TABLE, db.c_str(), name.c_str(), type, duration);
   }
-  bool lock(THD *thd, double timeout_s) { return !thd->mdl_context.acquire_lock(&request, timeout_s); }
-  bool is_held(THD *thd) const { return thd->mdl_context.is_lock_owner(MDL_key::TABLE, db.c_str(), name.c_str(), request.type); }
+  bool lock(THD *thd, double timeout_s) {
+    return !thd->mdl_context.acquire_lock(&request, timeout_s);
+  }
+  bool is_held(THD *thd) const {
+    return thd->mdl_context.is_lock_owner(MDL_key::TABLE, db.c_str(), name.c_str(), request.type);
+  }
   bool try_lock(THD *thd) { return !thd->mdl_context.try_acquire_lock(&request) && request.ticket; }
 };
 
@@ -30,8 +35,8 @@ struct Request {
 class Timeout_handler final : public Internal_error_handler {
 public:
   bool met = false;
-  bool handle_condition(THD *, uint code, const char *, Sql_condition::enum_warning_level *, const char *,
-                        Sql_condition **) override {
+  bool handle_condition(THD *, uint code, const char *, Sql_condition::enum_warning_level *,
+                        const char *, Sql_condition **) override {
     if (code != ER_LOCK_WAIT_TIMEOUT) return false;
     return met = true;
   }
@@ -43,10 +48,12 @@ double timeout_of(THD *thd) { return static_cast<double>(thd->variables.lock_wai
 } // namespace
 
 bool lock_definition(THD *thd, const std::string &table) {
-  /* ALTER TABLE holds it with the least of locks since it has read the constraints (try_lock_definition()), and asks for no more: behind
-     one who waits for that lock it would wait for itself. */
+  /* ALTER TABLE holds it with the least of locks since it has read the constraints
+     (try_lock_definition()), and asks for no more: behind one who waits for that lock it would wait
+     for itself. */
   const bool is_held = Request(table, MDL_SHARED_HIGH_PRIO).is_held(thd);
-  return Request(table, is_held ? MDL_SHARED_HIGH_PRIO : MDL_SHARED_READ).lock(thd, timeout_of(thd));
+  return Request(table, is_held ? MDL_SHARED_HIGH_PRIO : MDL_SHARED_READ)
+      .lock(thd, timeout_of(thd));
 }
 
 bool lock_definition_for_rows(THD *thd, const std::string &table) {
@@ -56,8 +63,8 @@ bool lock_definition_for_rows(THD *thd, const std::string &table) {
   const bool locked = Request(table, MDL_SHARED_READ).lock(thd, first_s);
   thd->pop_internal_handler();
   if (locked || !timeout.met) return locked;
-  /* This one waits for those alone who have the table to themselves, not for those who want it. It keeps the definition as it is, and
-     more is not asked for. */
+  /* This one waits for those alone who have the table to themselves, not for those who want it. It
+     keeps the definition as it is, and more is not asked for. */
   return Request(table, MDL_SHARED_HIGH_PRIO).lock(thd, timeout_s - first_s);
 }
 
@@ -94,8 +101,8 @@ Definition::~Definition() {
 
 /* ---- columns and indexes */
 
-bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names, std::vector<uint16> *columns,
-                std::string *missing) {
+bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names,
+                std::vector<uint16> *columns, std::string *missing) {
   columns->clear();
   for (const std::string &name : names) {
     uint i = 0;
@@ -109,7 +116,8 @@ bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names,
   return true;
 }
 
-static bool begins_with(const Index_layout &layout, const std::vector<uint16> &columns, bool *is_prefix) {
+static bool begins_with(const Index_layout &layout, const std::vector<uint16> &columns,
+                        bool *is_prefix) {
   if (layout.fulltext() || layout.is_spatial()) return false;
   const std::vector<Part> &parts = layout.all_parts();
   /* Of a unique index, the clustered key stands behind the parts only where one is NULL. */
@@ -126,7 +134,8 @@ static bool begins_with(const Index_layout &layout, const std::vector<uint16> &c
 
 bool is_whole_key(const Layouts &layouts, int tree, size_t columns) {
   const Index_layout &layout = layouts.trees[tree];
-  return layout.is_unique() && (tree == 0 ? layout.all_parts().size() : layout.user_parts()) == columns;
+  return layout.is_unique() &&
+         (tree == 0 ? layout.all_parts().size() : layout.user_parts()) == columns;
 }
 
 int tree_of_columns(const Layouts &layouts, const std::vector<uint16> &columns, bool *is_prefix) {
@@ -158,15 +167,17 @@ bool are_comparable(const TABLE_SHARE *a, uint16 a_column, const TABLE_SHARE *b,
   const Part x = part_of_column(a, a_column), y = part_of_column(b, b_column);
   if (x.image != y.image) return false;
   if (x.image == Part::STRING)
-    return x.column.cs == y.column.cs && x.codec.pads() == y.codec.pads() && x.codec.is_bytes() == y.codec.is_bytes();
+    return x.column.cs == y.column.cs && x.codec.pads() == y.codec.pads() &&
+           x.codec.is_bytes() == y.codec.is_bytes();
   if (x.image_length != y.image_length || x.column.size != y.column.size) return false;
   switch (x.image) {
-  case Part::RAW:
-  case Part::SORTED:
-    return a_field->real_type() == b_field->real_type() && a_field->type_handler() == b_field->type_handler() &&
-           a_field->decimals() == b_field->decimals() && a_field->field_length == b_field->field_length;
-  default:
-    return true;
+    case Part::RAW:
+    case Part::SORTED:
+      return a_field->real_type() == b_field->real_type() &&
+             a_field->type_handler() == b_field->type_handler() &&
+             a_field->decimals() == b_field->decimals() &&
+             a_field->field_length == b_field->field_length;
+    default: return true;
   }
 }
 
@@ -177,17 +188,19 @@ Foreign_index::~Foreign_index() {
   if (opened) tp_table_close(opened);
 }
 
-int Foreign_index::open(THD *thd, const std::string &table, const std::vector<std::string> &columns, const TABLE_SHARE *own_share,
-                        const std::vector<std::string> &own_columns) {
+int Foreign_index::open(THD *thd, const std::string &table, const std::vector<std::string> &columns,
+                        const TABLE_SHARE *own_share, const std::vector<std::string> &own_columns) {
   name = table;
   const Definition definition(thd, table);
   std::vector<uint16> there, here;
   std::string missing;
   if (!definition.share) {
-    problem_ = definition.is_foreign ? "the other table is not a plain table of this engine" : "the other table does not exist";
+    problem_ = definition.is_foreign ? "the other table is not a plain table of this engine"
+                                     : "the other table does not exist";
     return 0;
   }
-  if (!columns_of(definition.share, columns, &there, &missing) || !columns_of(own_share, own_columns, &here, &missing)) {
+  if (!columns_of(definition.share, columns, &there, &missing) ||
+      !columns_of(own_share, own_columns, &here, &missing)) {
     problem_ = "there is no column " + missing;
     return 0;
   }
@@ -221,7 +234,8 @@ int Foreign_index::open(THD *thd, const std::string &table, const std::vector<st
     key_max += 1 + own.back().encoded_max;
     if (part.image != Part::STRING) continue;
     key_max += part.codec.encoded_max(own.back().column.size);
-    scratch.scratch_len = MY_MAX(scratch.scratch_len, part.codec.scratch_size(own.back().column.size));
+    scratch.scratch_len =
+        MY_MAX(scratch.scratch_len, part.codec.scratch_size(own.back().column.size));
   }
   room.resize(key_max);
   scratch.scratch = std::make_unique<uchar[]>(scratch.scratch_len);
@@ -274,7 +288,8 @@ int Foreign_index::find(tp_transaction *transaction, int lock, int wait) {
   if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, {end.data(), end_len});
   const tp_seek_request seek{tree_, {room.data(), len}, TP_AT_OR_AFTER};
   int result = tp_seek(reader, transaction, &seek, &entry);
-  if (result == TP_OK && (entry.key_len < len || memcmp(entry.key, room.data(), len) != 0)) result = TP_END;
+  if (result == TP_OK && (entry.key_len < len || memcmp(entry.key, room.data(), len) != 0))
+    result = TP_END;
   tp_reader_end(reader);
   return result;
 }

@@ -1,12 +1,14 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  The index by which a constraint finds rows in the other table: a child's row its parent, a parent's row its children.
+  The index by which a constraint finds rows in the other table: a child's row its parent, a
+  parent's row its children.
 
-  The server opens the parent for no statement on the child. So the other table's definition is asked for by name, under a shared
-  metadata lock to the transaction's end, and only the parts of the one index are kept of it: they say how a key of that index is
-  written from this table's record. A column's type is the same on both sides (are_comparable), so a number's bytes are those of
-  this table's own part; a string is written with the other's collation and padding; whether a NULL byte comes first, and whether
-  the part is descending, is the other's.
+  The server opens the parent for no statement on the child. So the other table's definition is
+  asked for by name, under a shared metadata lock to the transaction's end, and only the parts of
+  the one index are kept of it: they say how a key of that index is written from this table's
+  record. A column's type is the same on both sides (are_comparable), so a number's bytes are those
+  of this table's own part; a string is written with the other's collation and padding; whether a
+  NULL byte comes first, and whether the part is descending, is the other's.
 */
 #ifndef TIDEPOOL_FOREIGN_KEY_INDEX_H
 #define TIDEPOOL_FOREIGN_KEY_INDEX_H
@@ -17,7 +19,8 @@
 
 namespace tidepool {
 
-/* The definition of a table by its name, as long as this lives. No error is left behind if there is none. */
+/* The definition of a table by its name, as long as this lives. No error is left behind if there is
+   none. */
 class Definition {
 public:
   Definition(THD *thd, const std::string &table);
@@ -30,10 +33,12 @@ public:
   bool is_foreign = false;
 };
 
-/* A metadata lock on a table to the transaction's end. false, with an error sent: killed, a deadlock, or too long a wait. */
+/* A metadata lock on a table to the transaction's end. false, with an error sent: killed, a
+   deadlock, or too long a wait. */
 bool lock_definition(THD *thd, const std::string &table);
-/* The same for a transaction that may have locked rows. Who waits for a metadata lock of all for himself, and others behind him, may be
-   waiting for those rows, and neither the server nor the engine sees such a circle: so the queue is passed after a while. */
+/* The same for a transaction that may have locked rows. Who waits for a metadata lock of all for
+   himself, and others behind him, may be waiting for those rows, and neither the server nor the
+   engine sees such a circle: so the queue is passed after a while. */
 bool lock_definition_for_rows(THD *thd, const std::string &table);
 /* For a statement that is about to change rows of the table, and has not opened it. */
 bool lock_definition_to_write(THD *thd, const std::string &table);
@@ -41,13 +46,15 @@ bool lock_definition_to_write(THD *thd, const std::string &table);
 bool try_lock_definition(THD *thd, const std::string &table);
 
 /* Numbers of columns by their names; false, with *missing set: there is none of this name. */
-bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names, std::vector<uint16> *columns,
-                std::string *missing);
+bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names,
+                std::vector<uint16> *columns, std::string *missing);
 
-/* The tree whose keys begin with these columns, in this order; -1: none. *is_prefix is set if one begins with beginnings of
-   them. */
-int tree_of_columns(const Layouts &layouts, const std::vector<uint16> &columns, bool *is_prefix = nullptr);
-/* Whether the columns are all of a unique key's: one entry at most has their values, and they are its whole key. */
+/* The tree whose keys begin with these columns, in this order; -1: none. *is_prefix is set if one
+   begins with beginnings of them. */
+int tree_of_columns(const Layouts &layouts, const std::vector<uint16> &columns,
+                    bool *is_prefix = nullptr);
+/* Whether the columns are all of a unique key's: one entry at most has their values, and they are
+   its whole key. */
 bool is_whole_key(const Layouts &layouts, int tree, size_t columns);
 
 /* A column as a part of a key over the whole of it. */
@@ -60,9 +67,10 @@ bool are_comparable(const TABLE_SHARE *a, uint16 a_column, const TABLE_SHARE *b,
 class Foreign_index {
 public:
   /* Looks for it; the other table's metadata lock is held. An HA_ERR_* code. Afterwards: */
-  int open(THD *thd, const std::string &table, const std::vector<std::string> &columns, const TABLE_SHARE *own,
-           const std::vector<std::string> &own_columns);
-  /* Why it can't be used: the table, a column or the index is missing, or types differ. Empty: it can. */
+  int open(THD *thd, const std::string &table, const std::vector<std::string> &columns,
+           const TABLE_SHARE *own, const std::vector<std::string> &own_columns);
+  /* Why it can't be used: the table, a column or the index is missing, or types differ. Empty: it
+     can. */
   const std::string &problem() const { return problem_; }
 
   /* The key of rows that have the values of this record. false: one is NULL, so there are none. */
@@ -70,7 +78,8 @@ public:
   const uchar *key() const { return room.data(); }
   size_t key_len() const { return len; }
 
-  /* Looks for an entry with the key made last, of what is there now. TP_OK or TP_END, or why it is not known. */
+  /* Looks for an entry with the key made last, of what is there now. TP_OK or TP_END, or why it is
+     not known. */
   int find(tp_transaction *transaction, int lock, int wait);
 
   const std::string &table() const { return name; }
@@ -94,7 +103,8 @@ private:
   Key_room scratch;
 };
 
-/* While this lives, what the transaction does is on behalf of a constraint (tp_transaction_set_referential). They may be nested. */
+/* While this lives, what the transaction does is on behalf of a constraint
+   (tp_transaction_set_referential). They may be nested. */
 class Referential_scope {
 public:
   explicit Referential_scope(Session *session);

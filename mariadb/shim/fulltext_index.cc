@@ -5,9 +5,9 @@
 namespace tidepool {
 
 const char *const built_in_stopwords[] = {
-    "a",  "about", "an", "are", "as",   "at",   "be",  "by",   "com",  "de",    "en",  "for",
-    "from", "how", "i",  "in",  "is",   "it",   "la",  "of",   "on",   "or",    "that", "the",
-    "this", "to",  "was", "what", "when", "where", "who", "will", "with", "und", "www", nullptr};
+    "a",    "about", "an",  "are",  "as",   "at",    "be",  "by",   "com",  "de",  "en",   "for",
+    "from", "how",   "i",   "in",   "is",   "it",    "la",  "of",   "on",   "or",  "that", "the",
+    "this", "to",    "was", "what", "when", "where", "who", "will", "with", "und", "www",  nullptr};
 
 /* ---- words in keys */
 
@@ -20,7 +20,7 @@ constexpr uint FIRST_PAGES = 0x0E00, SECOND_PAGES = 0x1C00, PAGES_LEN = 0x400, P
 } // namespace
 
 uchar *Word_codec::put_pairs(uchar *to, const uchar *text, size_t len, uchar *scratch,
-    size_t scratch_len) const {
+                             size_t scratch_len) const {
   const uchar *const end = scratch + string.pairs(scratch, scratch_len, text, len);
   for (const uchar *from = scratch; from + 1 < end; from += 2) {
     const uint weight = mi_uint2korr(from);
@@ -46,7 +46,7 @@ uchar *Word_codec::put_pairs(uchar *to, const uchar *text, size_t len, uchar *sc
 }
 
 uchar *Word_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scratch,
-    size_t scratch_len) const {
+                          size_t scratch_len) const {
   if (!is_short) return string.encode(to, text, len, scratch, scratch_len);
   to = put_pairs(to, text, len, scratch, scratch_len);
   *to++ = END_OF_WORD;

@@ -46,13 +46,13 @@ public:
   uchar *encode(uchar *to, const uchar *text, size_t len, uchar *scratch, size_t scratch_len) const;
   /* Begins the encoding of each word that begins so. */
   uchar *encode_beginning(uchar *to, const uchar *text, size_t len, uchar *scratch,
-      size_t scratch_len) const;
+                          size_t scratch_len) const;
   /* The end of a word; nullptr if it has none before `end`. */
   const uchar *skip(const uchar *from, const uchar *end) const;
 
 private:
   uchar *put_pairs(uchar *to, const uchar *text, size_t len, uchar *scratch,
-      size_t scratch_len) const;
+                   size_t scratch_len) const;
   String_codec string;
   bool is_short;
 };

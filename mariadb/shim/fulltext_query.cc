@@ -160,23 +160,12 @@ public:
 private:
   static bool take_operator(uchar here, Operators *to) {
     switch (here) {
-    case '+':
-      to->demand = Query_term::REQUIRED;
-      return true;
-    case '-':
-      to->demand = Query_term::EXCLUDED;
-      return true;
-    case '~':
-      to->demand = Query_term::LOWERING;
-      return true;
-    case '>':
-      to->adjustment++;
-      return true;
-    case '<':
-      to->adjustment--;
-      return true;
-    default:
-      return false;
+      case '+': to->demand = Query_term::REQUIRED; return true;
+      case '-': to->demand = Query_term::EXCLUDED; return true;
+      case '~': to->demand = Query_term::LOWERING; return true;
+      case '>': to->adjustment++; return true;
+      case '<': to->adjustment--; return true;
+      default: return false;
     }
   }
 
@@ -245,31 +234,31 @@ Operators operators_of(const MYSQL_FTPARSER_BOOLEAN_INFO &info) {
 }
 
 int take_token(MYSQL_FTPARSER_PARAM *param, const char *word, int len,
-    MYSQL_FTPARSER_BOOLEAN_INFO *info) {
+               MYSQL_FTPARSER_BOOLEAN_INFO *info) {
   auto *const parsing = static_cast<Plugin_parsing *>(param->mysql_ftparam);
   Builder *const builder = parsing->builder;
   switch (info->type) {
-  case FT_TOKEN_WORD:
-  case FT_TOKEN_STOPWORD: {
-    const auto chars = static_cast<uint>(param->cs->numchars(word, word + len));
-    const Found_word found{reinterpret_cast<const uchar *>(word), static_cast<size_t>(len), chars};
-    builder->word(found, operators_of(*info), info->trunc);
-    break;
-  }
-  case FT_TOKEN_LEFT_PAREN:
-    if (info->quot)
-      builder->open_phrase(operators_of(*info));
-    else if (!builder->open_group(operators_of(*info)))
-      parsing->is_too_deep = true;
-    break;
-  case FT_TOKEN_RIGHT_PAREN:
-    if (builder->is_in_phrase())
-      builder->close_phrase(0);
-    else
-      builder->close_group();
-    break;
-  default:
-    break;
+    case FT_TOKEN_WORD:
+    case FT_TOKEN_STOPWORD: {
+      const auto chars = static_cast<uint>(param->cs->numchars(word, word + len));
+      const Found_word found{reinterpret_cast<const uchar *>(word), static_cast<size_t>(len),
+                             chars};
+      builder->word(found, operators_of(*info), info->trunc);
+      break;
+    }
+    case FT_TOKEN_LEFT_PAREN:
+      if (info->quot)
+        builder->open_phrase(operators_of(*info));
+      else if (!builder->open_group(operators_of(*info)))
+        parsing->is_too_deep = true;
+      break;
+    case FT_TOKEN_RIGHT_PAREN:
+      if (builder->is_in_phrase())
+        builder->close_phrase(0);
+      else
+        builder->close_group();
+      break;
+    default: break;
   }
   return parsing->is_too_deep;
 }
@@ -312,7 +301,7 @@ bool add_words(const Fulltext_index &index, const uchar *text, size_t len, Query
 }
 
 const char *parse_query(const Fulltext_index &index, const String &query, bool boolean_mode,
-    Query_term *root) {
+                        Query_term *root) {
   const auto *const text = reinterpret_cast<const uchar *>(query.ptr());
   Builder builder(index, root);
   Query_parser built_in(index, text, text + query.length());

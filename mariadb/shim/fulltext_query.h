@@ -20,9 +20,9 @@ struct Query_term {
   enum Demand : uchar { OPTIONAL, REQUIRED, EXCLUDED, LOWERING };
   Kind kind = GROUP;
   Demand demand = OPTIONAL;
-  int adjustment = 0;    /* > is 1, < is -1: added to the relevance */
-  std::string key;       /* of a WORD, as entries begin; of a BEGINNING, as entries with it begin */
-  uint offset = 0;       /* of a word of a phrase: how far it is behind the first one */
+  int adjustment = 0; /* > is 1, < is -1: added to the relevance */
+  std::string key;    /* of a WORD, as entries begin; of a BEGINNING, as entries with it begin */
+  uint offset = 0;    /* of a word of a phrase: how far it is behind the first one */
   bool is_indexed = true;
   /* Of a PHRASE: all words among this number of words, in any order; 0: one after the other. */
   uint distance = 0;
@@ -31,7 +31,7 @@ struct Query_term {
 
 /* What is wrong with a query, or nullptr. */
 const char *parse_query(const Fulltext_index &index, const String &query, bool boolean_mode,
-    Query_term *root);
+                        Query_term *root);
 
 /* A group of the words of a text, each once, as optional terms. false: the parser failed. */
 bool add_words(const Fulltext_index &index, const uchar *text, size_t len, Query_term *group);

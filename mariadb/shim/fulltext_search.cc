@@ -56,7 +56,8 @@ Hits either(Hits a, Hits b) {
 }
 
 /* Calls `change` for each hit of `hits` that is among the others too. */
-template <typename Change> void for_common(Hits *hits, const Hits &others, Change change) {
+template <typename Change>
+void for_common(Hits *hits, const Hits &others, Change change) {
   auto other = others.begin();
   for (Hit &hit : *hits) {
     while (other != others.end() && is_before(*other, hit)) ++other;
@@ -188,13 +189,13 @@ const uchar *Arena::keep(const uchar *bytes, size_t len) {
 
 Hit Fulltext_search::hit_of(const uchar *pk, size_t len, float rank) {
   return {head_of(pk, len), len > 8 ? arena->keep(pk, len) : nullptr, static_cast<uint32>(len),
-      rank};
+          rank};
 }
 
 /* ---- entries */
 
 int Fulltext_search::scan_entries(const std::string &prefix,
-    const std::function<void(const tp_entry &)> &take) {
+                                  const std::function<void(const tp_entry &)> &take) {
   std::string end = prefix;
   size_t end_len = end.size();
   if (successor(reinterpret_cast<uchar *>(&end[0]), &end_len))
@@ -227,21 +228,20 @@ uint64 Fulltext_search::estimate(const std::string &prefix) const {
 uint64 Fulltext_search::estimate(const Query_term &term) const {
   uint64 most = 0, least = rows;
   switch (term.kind) {
-  case Query_term::WORD:
-  case Query_term::BEGINNING:
-    return estimate(term.key);
-  case Query_term::PHRASE:
-    for (const Query_term &word : term.terms)
-      if (word.is_indexed) least = MY_MIN(least, estimate(word.key));
-    return least;
-  default:
-    for (const Query_term &one : term.terms) most += estimate(one);
-    return most;
+    case Query_term::WORD:
+    case Query_term::BEGINNING: return estimate(term.key);
+    case Query_term::PHRASE:
+      for (const Query_term &word : term.terms)
+        if (word.is_indexed) least = MY_MIN(least, estimate(word.key));
+      return least;
+    default:
+      for (const Query_term &one : term.terms) most += estimate(one);
+      return most;
   }
 }
 
 int Fulltext_search::read_postings(const std::string &key, const Hits *only, Keep keep,
-    Postings *to) {
+                                   Postings *to) {
   if (only) {
     const uint64 entries = estimate(key);
     if (only->size() * LOOK_UP_COST < entries) {
@@ -254,14 +254,14 @@ int Fulltext_search::read_postings(const std::string &key, const Hits *only, Kee
     to->hits.push_back(hit_of(entry.key + key.size(), entry.key_len - key.size(), count));
     if (keep == VALUES)
       to->values.emplace_back(arena->keep(entry.value, entry.value_len),
-          static_cast<uint32>(entry.value_len));
+                              static_cast<uint32>(entry.value_len));
   });
   to->rows_with = static_cast<double>(to->hits.size());
   return result;
 }
 
 int Fulltext_search::look_up_postings(const std::string &key, const Hits &only, Keep keep,
-    Postings *to) {
+                                      Postings *to) {
   std::string wanted = key;
   for (const Hit &hit : only) {
     if (thd_kill_level(thd) != THD_IS_NOT_KILLED) return TP_INTERRUPTED;
@@ -278,7 +278,7 @@ int Fulltext_search::look_up_postings(const std::string &key, const Hits &only, 
     to->hits.back().rank = static_cast<float>(word_count(found.value, found.value_len));
     if (keep == VALUES)
       to->values.emplace_back(arena->keep(found.value, found.value_len),
-          static_cast<uint32>(found.value_len));
+                              static_cast<uint32>(found.value_len));
   }
   return TP_OK;
 }
@@ -329,8 +329,7 @@ int Fulltext_search::find_words(const Query_term &term, const Hits *only, Hits *
 /* Whether the words stand in the row as the phrase has them. The entries say so, unless they lack
    positions. */
 int Fulltext_search::has_phrase(const Query_term &phrase, const Hit &hit,
-    const std::vector<Word_value> &values,
-                                bool *has) {
+                                const std::vector<Word_value> &values, bool *has) {
   /* A plugin may give other words when all are asked for. */
   bool are_known = !index.parser();
   Positions positions;
@@ -440,14 +439,9 @@ int Fulltext_search::find_group(const Query_term &group, const Hits *only, Hits 
 int Fulltext_search::find(const Query_term &term, const Hits *only, Hits *hits) {
   int result;
   switch (term.kind) {
-  case Query_term::GROUP:
-    result = find_group(term, only, hits);
-    break;
-  case Query_term::PHRASE:
-    result = find_phrase(term, only, hits);
-    break;
-  default:
-    result = find_words(term, only, hits);
+    case Query_term::GROUP: result = find_group(term, only, hits); break;
+    case Query_term::PHRASE: result = find_phrase(term, only, hits); break;
+    default: result = find_words(term, only, hits);
   }
   if (term.adjustment)
     for (Hit &hit : *hits) hit.rank += static_cast<float>(term.adjustment);
@@ -482,18 +476,15 @@ static bool matches_group(const Query_term &group, const Words_of_row &words) {
 
 bool matches(const Query_term &term, const Words_of_row &words) {
   switch (term.kind) {
-  case Query_term::WORD:
-    return words.indexed.find(bytes_of(term.key)) < words.indexed.size();
-  case Query_term::BEGINNING: {
-    const size_t at = words.indexed.lower_bound(bytes_of(term.key));
-    if (at == words.indexed.size()) return false;
-    const tp_bytes key = words.indexed.key(at);
-    return has_prefix(key.data, key.len, term.key);
-  }
-  case Query_term::PHRASE:
-    return has_phrase_in(term, words.all);
-  default:
-    return matches_group(term, words);
+    case Query_term::WORD: return words.indexed.find(bytes_of(term.key)) < words.indexed.size();
+    case Query_term::BEGINNING: {
+      const size_t at = words.indexed.lower_bound(bytes_of(term.key));
+      if (at == words.indexed.size()) return false;
+      const tp_bytes key = words.indexed.key(at);
+      return has_prefix(key.data, key.len, term.key);
+    }
+    case Query_term::PHRASE: return has_phrase_in(term, words.all);
+    default: return matches_group(term, words);
   }
 }
 

@@ -60,7 +60,7 @@ private:
 
   /* TP_END after the last row. */
   int read_rows(const TABLE_SHARE *share, uint fieldnr, const Fulltext_index &index,
-      std::vector<std::string> *words) {
+                std::vector<std::string> *words) {
     std::unique_ptr<Layouts> layouts;
     std::string bytes;
     Metadata metadata;
@@ -68,8 +68,8 @@ private:
     int result = Layouts::of_trees(share, share->key_info, name, &layouts);
     if (result == TP_OK) result = table_metadata(name, &bytes);
     const auto *const head = reinterpret_cast<const uchar *>(bytes.data());
-    if (result == TP_OK && (!metadata.get(head, bytes.size()) ||
-                            !layouts->row->set_versions(metadata.versions)))
+    if (result == TP_OK &&
+        (!metadata.get(head, bytes.size()) || !layouts->row->set_versions(metadata.versions)))
       result = TP_FORMAT;
     if (result == TP_OK) result = tp_table_open(engine.db, name.data(), name.size(), &table);
     if (result == TP_OK) result = tp_transaction_new(engine.db, &transaction);
@@ -86,8 +86,8 @@ private:
     tp_entry row;
     if (result == TP_OK) result = tp_first(reader, transaction, 0, &row);
     for (; result == TP_OK; result = tp_next(reader, transaction, 0, &row)) {
-      if ((last && !layouts->row->decode(record.data(), row.value, row.value_len, needed.data(),
-          last)) ||
+      if ((last &&
+           !layouts->row->decode(record.data(), row.value, row.value_len, needed.data(), last)) ||
           !layouts->trees[0].decode_clustered(record.data(), row.key, row.key_len, needed.data()))
         return TP_CORRUPT;
       if (column.is_null(record.data())) continue;
@@ -116,12 +116,12 @@ private:
 } // namespace
 
 bool fulltext_settings_of_session(THD *thd, const Fulltext_index &index,
-    Fulltext_settings *settings) {
+                                  Fulltext_settings *settings) {
   const Fulltext_variables variables = session_fulltext_variables(thd);
   settings->chars_min = static_cast<uint16>(variables.token_size_min);
   settings->chars_max = static_cast<uint16>(variables.token_size_max);
   settings->listed.clear();
-  settings->stopwords = !variables.uses_stopwords   ? Fulltext_settings::NO_STOPWORDS
+  settings->stopwords = !variables.uses_stopwords  ? Fulltext_settings::NO_STOPWORDS
                         : variables.stopword_table ? Fulltext_settings::LISTED_STOPWORDS
                                                    : Fulltext_settings::BUILT_IN_STOPWORDS;
   if (settings->stopwords != Fulltext_settings::LISTED_STOPWORDS) return true;

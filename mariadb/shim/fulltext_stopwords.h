@@ -9,7 +9,7 @@ namespace tidepool {
 
 /* false: an error was sent. */
 bool fulltext_settings_of_session(THD *thd, const Fulltext_index &index,
-    Fulltext_settings *settings);
+                                  Fulltext_settings *settings);
 
 } // namespace tidepool
 

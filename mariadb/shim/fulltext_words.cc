@@ -25,11 +25,11 @@ struct Parsing {
 };
 
 int take_word(MYSQL_FTPARSER_PARAM *param, const char *word, int len,
-    MYSQL_FTPARSER_BOOLEAN_INFO *) {
+              MYSQL_FTPARSER_BOOLEAN_INFO *) {
   auto *const parsing = static_cast<Parsing *>(param->mysql_ftparam);
   const size_t chars = param->cs->numchars(word, word + len);
-  parsing->take({reinterpret_cast<const uchar *>(word), static_cast<size_t>(len),
-      static_cast<uint>(chars)});
+  parsing->take(
+      {reinterpret_cast<const uchar *>(word), static_cast<size_t>(len), static_cast<uint>(chars)});
   return 0;
 }
 
@@ -90,8 +90,8 @@ bool parse_text(const Fulltext_index &index, const uchar *text, size_t len, Want
   param.cs = index.charset();
   param.doc = reinterpret_cast<const char *>(text);
   param.length = static_cast<int>(len);
-  param.mode = wanted == Wanted_words::ALL ?
-      MYSQL_FTPARSER_WITH_STOPWORDS : MYSQL_FTPARSER_SIMPLE_MODE;
+  param.mode =
+      wanted == Wanted_words::ALL ? MYSQL_FTPARSER_WITH_STOPWORDS : MYSQL_FTPARSER_SIMPLE_MODE;
   const st_mysql_ftparser *const parser = index.parser();
   if (parser->init && parser->init(&param)) return false;
   const bool failed = parser->parse(&param) != 0;
@@ -114,13 +114,13 @@ void Row_words::add(const Fulltext_index &index, const Found_word &word, uint po
   const size_t room = index.word_key_max();
   if (keys.size() < keys_len + room) keys.resize(2 * keys.size() + room);
   uchar *const key = keys.data() + keys_len;
-  const size_t len = index.codec().encode(key, word.text, word.len, scratch.data(),
-      scratch.size()) - key;
+  const size_t len =
+      index.codec().encode(key, word.text, word.len, scratch.data(), scratch.size()) - key;
   if (!keeps_all && !index.takes(word.chars, key, len)) return;
   uchar first[8] = {};
   memcpy(first, key, MY_MIN(len, sizeof first));
-  occurrences.push_back({mi_uint8korr(first), static_cast<uint32>(keys_len),
-      static_cast<uint32>(len), position});
+  occurrences.push_back(
+      {mi_uint8korr(first), static_cast<uint32>(keys_len), static_cast<uint32>(len), position});
   keys_len += len;
 }
 
@@ -136,8 +136,9 @@ bool Row_words::parse(const Fulltext_index &index, const uchar *record) {
     size_t len;
     const uchar *const text = column.text(record, &len);
     const auto take = [&](const Found_word &word) { add(index, word, position++); };
-    good = parse_text(index, text, len, keeps_all ? Wanted_words::ALL : Wanted_words::INDEXED,
-        take) && good;
+    good =
+        parse_text(index, text, len, keeps_all ? Wanted_words::ALL : Wanted_words::INDEXED, take) &&
+        good;
     position += Fulltext_index::COLUMN_GAP;
   }
   const auto is_before = [this](const Occurrence &a, const Occurrence &b) {

@@ -15,18 +15,20 @@ ha_tidepool::ha_tidepool(handlerton *hton, TABLE_SHARE *share) : handler(hton, s
 ha_tidepool::~ha_tidepool() = default;
 
 handler::Table_flags ha_tidepool::table_flags() const {
-  Table_flags flags = HA_REC_NOT_IN_SEQ | HA_NULL_IN_KEY | HA_CAN_VIRTUAL_COLUMNS | HA_CAN_INDEX_BLOBS |
-                      HA_CAN_SQL_HANDLER | HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX |
-                      HA_CAN_GEOMETRY | HA_CAN_RTREEKEYS | HA_PARTIAL_COLUMN_READ |
-                      HA_TABLE_SCAN_ON_INDEX | HA_DUPLICATE_POS |
-                      HA_CONCURRENT_OPTIMIZE | HA_CAN_ONLINE_BACKUPS | HA_CRASH_SAFE | HA_ONLINE_ANALYZE |
-                      HA_CAN_SKIP_LOCKED | HA_CAN_TABLES_WITHOUT_ROLLBACK |
-                      /* Without gap locks a statement may see other rows on a replica: rows are logged. */
-                      HA_BINLOG_ROW_CAPABLE |
-                      /* A check before the write would miss rows that others insert at the same time. */
-                      HA_CHECK_UNIQUE_AFTER_WRITE |
-                      /* EXT: MATCH needs an index, as with InnoDB. */
-                      HA_CAN_FULLTEXT | HA_CAN_FULLTEXT_EXT;
+  Table_flags flags =
+      HA_REC_NOT_IN_SEQ | HA_NULL_IN_KEY | HA_CAN_VIRTUAL_COLUMNS | HA_CAN_INDEX_BLOBS |
+      HA_CAN_SQL_HANDLER | HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX |
+      HA_CAN_GEOMETRY | HA_CAN_RTREEKEYS | HA_PARTIAL_COLUMN_READ | HA_TABLE_SCAN_ON_INDEX |
+      HA_DUPLICATE_POS | HA_CONCURRENT_OPTIMIZE | HA_CAN_ONLINE_BACKUPS | HA_CRASH_SAFE |
+      HA_ONLINE_ANALYZE | HA_CAN_SKIP_LOCKED | HA_CAN_TABLES_WITHOUT_ROLLBACK |
+      /* Without gap locks a statement may see other rows on a replica: rows are
+         logged. */
+      HA_BINLOG_ROW_CAPABLE |
+      /* A check before the write would miss rows that others insert at the same
+         time. */
+      HA_CHECK_UNIQUE_AFTER_WRITE |
+      /* EXT: MATCH needs an index, as with InnoDB. */
+      HA_CAN_FULLTEXT | HA_CAN_FULLTEXT_EXT;
   /* Indexes on virtual columns: their old values are wanted to delete entries. */
   if (table_share && table_share->virtual_fields) flags |= HA_REQUIRES_KEY_COLUMNS_FOR_DELETE;
   return flags;
@@ -39,8 +41,9 @@ ulong ha_tidepool::index_flags(uint keynr, uint part, bool) const {
   if (table_share && is_spatial(table_share->key_info[keynr]))
     return HA_READ_NEXT | HA_READ_RANGE | HA_KEY_SCAN_NOT_ROR;
   ulong flags = HA_READ_NEXT | HA_READ_PREV | HA_READ_ORDER | HA_READ_RANGE | HA_KEYREAD_ONLY;
-  flags |= table_share && keynr == table_share->primary_key ? HA_CLUSTERED_INDEX
-                                                            : HA_DO_INDEX_COND_PUSHDOWN | HA_DO_RANGE_FILTER_PUSHDOWN;
+  flags |= table_share && keynr == table_share->primary_key
+               ? HA_CLUSTERED_INDEX
+               : HA_DO_INDEX_COND_PUSHDOWN | HA_DO_RANGE_FILTER_PUSHDOWN;
   return flags;
 }
 
@@ -78,16 +81,19 @@ int ha_tidepool::open(const char *name, int, uint) {
   clustered = std::make_unique<uchar[]>(trees()[0].key_max());
   needed = std::make_unique<uchar[]>(table_share->fields);
   plan_known = false;
-  /* A scan of the table is in the order of the primary key: an update of that mustn't meet its own rows again. */
+  /* A scan of the table is in the order of the primary key: an update of that mustn't meet its own
+     rows again. */
   key_used_on_scan = table_share->primary_key;
 
-  /* A position is the clustered key; one of varying length is padded, and its length is at the end, so that
-     positions compare as keys do. */
+  /* A position is the clustered key; one of varying length is padded, and its length is at the end,
+     so that positions compare as keys do. */
   const size_t fixed = trees()[0].fixed_length();
-  ref_length = static_cast<uint>(fixed ? fixed : 2 + MY_MIN(trees()[0].key_max(), tp_table_key_len_max(shared->table)));
+  ref_length = static_cast<uint>(
+      fixed ? fixed : 2 + MY_MIN(trees()[0].key_max(), tp_table_key_len_max(shared->table)));
   stats.block_size = 16384;
   uint64_t page_size;
-  if (tp_page_size(engine.db, &page_size) == TP_OK && page_size) stats.block_size = static_cast<uint>(page_size);
+  if (tp_page_size(engine.db, &page_size) == TP_OK && page_size)
+    stats.block_size = static_cast<uint>(page_size);
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
 }
 
@@ -137,41 +143,31 @@ int ha_tidepool::reset() {
 
 int ha_tidepool::extra(enum ha_extra_function operation) {
   switch (operation) {
-  case HA_EXTRA_KEYREAD:
-    keyread_only = true;
-    plan_known = false;
-    break;
-  case HA_EXTRA_INSERT_WITH_UPDATE:
-  case HA_EXTRA_WRITE_CAN_REPLACE:
-    duplicate_lock = TP_LOCK_EXCLUSIVE;
-    break;
-  case HA_EXTRA_WRITE_CANNOT_REPLACE:
-    duplicate_lock = TP_LOCK_SHARED;
-    break;
-  case HA_EXTRA_NO_KEYREAD:
-    keyread_only = false;
-    plan_known = false;
-    break;
-  case HA_EXTRA_PREPARE_FOR_RENAME:
-    /* The only call of these statements that comes under LOCK TABLES, too. */
-    switch (thd_sql_command(ha_thd())) {
-    case SQLCOM_CREATE_TRIGGER:
-    case SQLCOM_DROP_TRIGGER:
-      sync_at_end_of_statement(ha_thd(), "./" + database_of(shared->name));
-    }
-    break;
+    case HA_EXTRA_KEYREAD:
+      keyread_only = true;
+      plan_known = false;
+      break;
+    case HA_EXTRA_INSERT_WITH_UPDATE:
+    case HA_EXTRA_WRITE_CAN_REPLACE: duplicate_lock = TP_LOCK_EXCLUSIVE; break;
+    case HA_EXTRA_WRITE_CANNOT_REPLACE: duplicate_lock = TP_LOCK_SHARED; break;
+    case HA_EXTRA_NO_KEYREAD:
+      keyread_only = false;
+      plan_known = false;
+      break;
+    case HA_EXTRA_PREPARE_FOR_RENAME:
+      /* The only call of these statements that comes under LOCK TABLES, too. */
+      switch (thd_sql_command(ha_thd())) {
+        case SQLCOM_CREATE_TRIGGER:
+        case SQLCOM_DROP_TRIGGER:
+          sync_at_end_of_statement(ha_thd(), "./" + database_of(shared->name));
+      }
+      break;
 #if TIDEPOOL_COPIES_HAVE_ENDS
-  case HA_EXTRA_BEGIN_COPY:
-    begin_load();
-    break;
-  case HA_EXTRA_END_COPY:
-    return end_load();
-  case HA_EXTRA_ABORT_COPY:
-    drop_load();
-    break;
+    case HA_EXTRA_BEGIN_COPY: begin_load(); break;
+    case HA_EXTRA_END_COPY: return end_load();
+    case HA_EXTRA_ABORT_COPY: drop_load(); break;
 #endif
-  default:
-    break;
+    default: break;
   }
   return 0;
 }
@@ -190,7 +186,8 @@ void ha_tidepool::set_row_lock(int lock, bool skip) {
   row_lock = lock;
   skip_locked = skip;
   int wait = TP_WAIT;
-  if (lock != TP_LOCK_NONE) wait = skip ? TP_SKIP_LOCKED : lock_wait_timeout(ha_thd()) == 0 ? TP_NO_WAIT : TP_WAIT;
+  if (lock != TP_LOCK_NONE)
+    wait = skip ? TP_SKIP_LOCKED : lock_wait_timeout(ha_thd()) == 0 ? TP_NO_WAIT : TP_WAIT;
   tp_reader_set_lock(reader, lock, wait);
 }
 
@@ -214,7 +211,8 @@ int ha_tidepool::begin_own_statement() {
   if (session->in_statement) return 0;
   int result = tp_transaction_begin(session->transaction, TP_READ_COMMITTED);
   if (result == TP_OK)
-    result = tp_statement_begin(session->transaction, lock_wait_timeout(ha_thd()), &session->statement_start);
+    result = tp_statement_begin(session->transaction, lock_wait_timeout(ha_thd()),
+                                &session->statement_start);
   session->in_transaction = session->in_statement = result == TP_OK;
   return fail(result);
 }
@@ -253,28 +251,34 @@ int ha_tidepool::ready_slowly() {
 
 void ha_tidepool::print_error(int error, myf flags) {
   /*
-    REPLACE and ON DUPLICATE KEY UPDATE read the row that is in their way. MariaDB 10.11.14 forgets why that failed, and
-    reports the duplicate: a client would not learn that a deadlock has undone its transaction, and go on in another.
+    REPLACE and ON DUPLICATE KEY UPDATE read the row that is in their way. MariaDB 10.11.14 forgets
+    why that failed, and reports the duplicate: a client would not learn that a deadlock has undone
+    its transaction, and go on in another.
   */
   if (error == HA_ERR_FOUND_DUPP_KEY && duplicate_unread) error = duplicate_unread;
   duplicate_unread = 0;
-  /* The server has looked a row up after its write, and refuses it; an update with IGNORE by another error. */
+  /* The server has looked a row up after its write, and refuses it; an update with IGNORE by
+     another error. */
   const bool is_refused = error == HA_ERR_FOUND_DUPP_KEY || error == HA_ERR_UNSUPPORTED;
-  if (is_refused && is_checked_after_write() && is_last_write_refused() && session && session->in_statement &&
-      !tp_must_rollback(session->transaction))
+  if (is_refused && is_checked_after_write() && is_last_write_refused() && session &&
+      session->in_statement && !tp_must_rollback(session->transaction))
     take_last_write_back(error);
   if (error != HA_ERR_INDEX_COL_TOO_LONG) return handler::print_error(error, flags);
-  /* The server's own text speaks of a column's definition; here it is the value, as it is stored in the key. */
-  my_printf_error(ER_TOO_LONG_KEY, "Specified key was too long: Tidepool: %s", flags, last_error_text().c_ptr_safe());
+  /* The server's own text speaks of a column's definition; here it is the value, as it is stored in
+     the key. */
+  my_printf_error(ER_TOO_LONG_KEY, "Specified key was too long: Tidepool: %s", flags,
+                  last_error_text().c_ptr_safe());
 }
 
 bool ha_tidepool::get_error_message(int error, String *buf) {
-  if (error == HA_ERR_NO_REFERENCED_ROW || error == HA_ERR_ROW_IS_REFERENCED || error == HA_ERR_FK_DEPTH_EXCEEDED) {
+  if (error == HA_ERR_NO_REFERENCED_ROW || error == HA_ERR_ROW_IS_REFERENCED ||
+      error == HA_ERR_FK_DEPTH_EXCEEDED) {
     if (const Session *of = session_of(ha_thd()))
       buf->copy(of->violated.data(), static_cast<uint32>(of->violated.size()), system_charset_info);
     return false;
   }
-  if (error == HA_ERR_INTERNAL_ERROR || error == HA_ERR_TABLE_CORRUPT || error == HA_ERR_TO_BIG_ROW) {
+  if (error == HA_ERR_INTERNAL_ERROR || error == HA_ERR_TABLE_CORRUPT ||
+      error == HA_ERR_TO_BIG_ROW) {
     String text = last_error_text();
     buf->copy(text.ptr(), text.length(), system_charset_info);
   }

@@ -33,10 +33,10 @@
 namespace tidepool {
 class Index_change;
 struct Fulltext_result;
-/* Of a read, and not errors of the server's: the entry is to be passed over, or is past the end of
-   the range. */
+/* Of a read, and not errors of the server's: the reader passes the entry over, or it is past the
+   end of the range. */
 constexpr int PASS_OVER = HA_ERR_LAST + 1, PAST_RANGE = HA_ERR_LAST + 2;
-/* Tells the server's optimizer what single steps cost, where it wants to know. */
+/* Sets what single steps cost, where the server's optimizer has costs of engines. */
 void setup_costs(handlerton *hton);
 }
 
@@ -58,7 +58,8 @@ public:
   uint max_supported_key_part_length() const override { return 3072; }
   enum row_type get_row_type() const override { return ROW_TYPE_DYNAMIC; }
   const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
-  /* A cached result may be newer or older than a transaction's snapshot. (For partitions the server asks this alone.) */
+  /* A cached result may be newer or older than a transaction's snapshot. (For partitions the server
+     asks this alone.) */
   uint8 table_cache_type() override { return HA_CACHE_TBL_NOCACHE; }
 
   handler *clone(const char *name, MEM_ROOT *root) override;
@@ -79,18 +80,21 @@ public:
   int delete_all_rows() override { return HA_ERR_WRONG_COMMAND; }
   int reset_auto_increment(ulonglong value) override;
   void update_create_info(HA_CREATE_INFO *info) override;
-  enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
+  enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered,
+                                                             Alter_inplace_info *info) override;
   bool prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
   bool inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
   bool commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
   bool can_convert_nocopy(const Field &field, const Column_definition &next) const override;
-  Compare_keys compare_key_parts(const Field &field, const Column_definition &next, const KEY_PART_INFO &part,
+  Compare_keys compare_key_parts(const Field &field, const Column_definition &next,
+                                 const KEY_PART_INFO &part,
                                  const KEY_PART_INFO &next_part) const override;
 
   int index_init(uint keynr, bool sorted) override;
   int index_end() override;
-  int index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) override;
+  int index_read_map(uchar *buf, const uchar *key, key_part_map map,
+                     enum ha_rkey_function flag) override;
   int index_read_last_map(uchar *buf, const uchar *key, key_part_map map) override;
   int index_next(uchar *buf) override;
   int index_prev(uchar *buf) override;
@@ -121,7 +125,8 @@ public:
                           ulonglong *reserved) override;
 
   int info(uint flag) override;
-  ha_rows records_in_range(uint keynr, const key_range *min, const key_range *max, page_range *pages) override;
+  ha_rows records_in_range(uint keynr, const key_range *min, const key_range *max,
+                           page_range *pages) override;
   ha_rows estimate_rows_upper_bound() override;
 #if TIDEPOOL_COSTS_ARE_PAGES
   double scan_time() override;
@@ -141,7 +146,8 @@ public:
   bool referenced_by_foreign_key() const noexcept override;
   bool can_switch_engines() override;
   bool is_fk_defined_on_table_or_index(uint index) override;
-  bool get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key, uint child_key_len) override;
+  bool get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key,
+                           uint child_key_len) override;
 
   /* Of the row that was read last. */
   tp_bytes clustered_key_of_row() const { return {clustered.get(), clustered_len}; }
@@ -153,11 +159,13 @@ private:
   using Index_layout = tidepool::Index_layout;
   using Row_layout = tidepool::Row_layout;
 
-  /* Before each read and write: the statement has begun, the reader is the present table's. HA_ERR_* code. */
+  /* Before each read and write: the statement has begun, the reader is the present table's.
+     HA_ERR_* code. */
   int ready();
   int ready_slowly();
   bool is_ready() const {
-    return session && session->in_statement && !session->unsettled && reader_generation == shared->generation;
+    return session && session->in_statement && !session->unsettled &&
+           reader_generation == shared->generation;
   }
   int open_reader();
   int read_index(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag);
@@ -184,7 +192,8 @@ private:
   enum Bound { ANY_KEY, SAME_KEY };
   int cursor_result(uchar *buf, int result, bool forward, int if_none, Bound bound = ANY_KEY);
   void tell_end(Bound bound);
-  int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound = ANY_KEY);
+  int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none,
+           Bound bound = ANY_KEY);
   bool has_prefix() const;
   /* Before the rows are copied to a table that takes the place of this one. A TP_* code. */
   int check_copy() const;
@@ -211,7 +220,7 @@ private:
   int insert_words(uint tree, const uchar *record);
   int load_words(uint tree, const uchar *record);
   int update_words(uint tree, const uchar *old_record, tp_bytes old_clustered,
-      const uchar *new_record);
+                   const uchar *new_record);
   int delete_words(uint tree, const uchar *record); /* a TP_* code */
   bool parse_words(uint tree, const uchar *record, tidepool::Row_words *words);
   /* Gives the entries of the record, in `new_key`, one by one. false: the parser failed. */
@@ -255,7 +264,8 @@ private:
   tp_reader *reader = nullptr;
   uint reader_generation = 0;
   tidepool::Session *session = nullptr;
-  /* A SEQUENCE is not part of the user's transaction: each write to it is a transaction of its own. */
+  /* A SEQUENCE is not part of the user's transaction: each write to it is a transaction of
+     its own. */
   std::unique_ptr<tidepool::Session> own_session;
   int begin_own_statement();
   int end_own_statement();
@@ -263,11 +273,13 @@ private:
   /* Locking of this statement's reads. */
   int row_lock = TP_LOCK_NONE;
   bool skip_locked = false;
-  /* UPDATE asks whether it wants a row before it waits for it: the row read last was not locked, but read as it was
-     committed last. If the server wants it, it reads on, and means this one; else it calls unlock_row(). */
+  /* UPDATE asks whether it wants a row before it waits for it: the row read last was not locked,
+     but read as it was committed last. If the server wants it, it reads on, and means this one;
+     else it calls unlock_row(). */
   bool semi_consistent = false, peeked = false;
   bool keyread_only = false;
-  /* Of a row that INSERT meets with its key: exclusive if it is to be changed or replaced then. */
+  /* Of a row that INSERT meets with its key: exclusive if the statement may change or
+     replace it. */
   int duplicate_lock = TP_LOCK_SHARED;
 
   /* Columns to be set by reads: one byte each. */
@@ -282,18 +294,23 @@ private:
   bool scanning_started = false;
   bool entry_needed = false;  /* for columns that reads set */
   bool entry_suffices = true; /* for reads of keys alone */
-  bool at_point = false; /* the last read was a point read: the cursor is elsewhere */
-  bool after_search = false; /* the last read met the end of the entries with the search key: that is the position */
+  bool at_point = false;      /* the last read was a point read: the cursor is elsewhere */
+  /* the last read met the end of the entries with the search key: that is the position */
+  bool after_search = false;
   bool ends_with_search = false; /* the cursor ends there of itself */
-  const key_range *first_range_end = nullptr; /* while the first entry of a range is read: where the range ends */
-  tp_entry entry{}; /* the bridge writes it here: each field is read as it was written, which copies of the whole would wait for */
+  /* while the first entry of a range is read: where the range ends */
+  const key_range *first_range_end = nullptr;
+  /* the bridge writes it here: each field is read as it was written, which copies of the whole
+     would wait for */
+  tp_entry entry{};
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;
   /* The window searched for in a SPATIAL index. */
   uchar window[TP_RECTANGLE_LEN]{};
   tp_spatial_request in_window{};
   bool reads_window = false;
-  /* Where the range that the server reads ends, if entries must be compared with that before they are decoded. */
+  /* Where the range that the server reads ends, if entries must be compared with that before they
+     are decoded. */
   std::unique_ptr<uchar[]> range_end;
   size_t range_end_len = 0;
   bool range_end_known = false, range_end_excluded = false;
@@ -301,33 +318,37 @@ private:
   size_t clustered_len = 0;
   bool row_read = false; /* the row itself, not only an entry that leads to it */
 
-  /* Foreign keys: those of the table and those that reference it, or null if there are none; as of a generation of all. */
+  /* Foreign keys: those of the table and those that reference it, or null if there are none; as of
+     a generation of all. */
   std::shared_ptr<tidepool::Foreign_checks> foreign;
   uint64 foreign_generation = 0;
-  /* Those that are to be checked. */
+  /* Those that a write must check. */
   tidepool::Foreign_checks *foreign_checks() {
     if (unlikely(foreign_generation != tidepool::foreign_keys.generation())) find_foreign_keys();
     if (likely(!foreign)) return nullptr;
     return thd_test_options(ha_thd(), OPTION_NO_FOREIGN_KEY_CHECKS) ? nullptr : foreign.get();
   }
   void find_foreign_keys();
-  int lock_foreign_keys(bool parents, bool children, std::shared_ptr<tidepool::Foreign_checks> *checks);
+  int lock_foreign_keys(bool parents, bool children,
+                        std::shared_ptr<tidepool::Foreign_checks> *checks);
   int open_foreign_index(tidepool::Foreign_checks::Side &side, bool is_parent);
-  /* After the row's entries are written: HA_ERR_* codes, and the row is to be taken back. */
+  /* After the row's entries are written: after an HA_ERR_* code the row must be taken back. */
   int check_foreign_insert(const uchar *record);
   int check_foreign_update(const uchar *old_record, const uchar *new_record);
   int check_foreign_delete(const uchar *record);
   int check_parent(tidepool::Foreign_checks::Side &side, const uchar *record);
-  int act_on_children(tidepool::Foreign_checks::Side &side, tidepool::Constraint::Action action, const uchar *record,
-                      const uchar *next);
-  static int open_for_action(THD *thd, tidepool::Session *session, const std::string &name, ha_tidepool **child);
+  int act_on_children(tidepool::Foreign_checks::Side &side, tidepool::Constraint::Action action,
+                      const uchar *record, const uchar *next);
+  static int open_for_action(THD *thd, tidepool::Session *session, const std::string &name,
+                             ha_tidepool **child);
   int ready_for_action();
   /* A copy of a record, with the virtual columns that are in indexes. */
   struct Completed_record {
     std::unique_ptr<uchar[]> bytes;
     std::list<std::string> blobs;
   };
-  /* Whether one is not among the columns that a record is known to have: those that were read, or those that are written. */
+  /* Whether one is not among the columns that a record is known to have: those that were read, or
+     those that are written. */
   bool lacks_indexed_columns(const MY_BITMAP *known) const {
     return unlikely(table->vfield != nullptr) && has_indexed_column_outside(*known);
   }
@@ -335,8 +356,8 @@ private:
   int complete_record(const uchar *record, Completed_record *completed);
   int compute_indexed_columns(uchar *record, std::list<std::string> *blobs);
   int change_children(const tidepool::Constraint &key, uint index, const std::string &prefix,
-                      tidepool::Constraint::Action action, const ha_tidepool *parent, const uchar *old_parent,
-                      const uchar *new_parent);
+                      tidepool::Constraint::Action action, const ha_tidepool *parent,
+                      const uchar *old_parent, const uchar *new_parent);
 
   /* ALTER TABLE in place: HA_ALTER_INPLACE_COPY_NO_LOCK = foreign keys have no say in it. */
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
@@ -354,15 +375,22 @@ private:
   tidepool::Row_words words, old_words;
   uchar row_id[tidepool::ROW_ID_LENGTH]{};
 
-  /* Where the server checks a row only after the write (a hash as a unique key, WITHOUT OVERLAPS) and then refuses it, the
-     row is taken back here: within a function or trigger that handles the error, nobody else does it. */
-  bool is_checked_after_write() const { return table_share->long_unique_table || table_share->period.unique_keys; }
+  /* Where the server checks a row only after the write (a hash as a unique key, WITHOUT OVERLAPS)
+     and then refuses it, the row is taken back here: within a function or trigger that handles the
+     error, the server does not do it. */
+  bool is_checked_after_write() const {
+    return table_share->long_unique_table || table_share->period.unique_keys;
+  }
   tp_savepoint before_last_write{};
   bool last_write_known = false;
-  bool is_last_write_refused() const { return last_write_known && lookup_errkey != static_cast<uint>(-1); }
+  bool is_last_write_refused() const {
+    return last_write_known && lookup_errkey != static_cast<uint>(-1);
+  }
   int take_last_write_back(int error);
-  /* The same for rows of partitions (session.h), where nobody asks the engine. */
-  bool is_written_unsettled() const { return unlikely(is_checked_after_write()) && table->file != this && ha_thd()->in_sub_stmt; }
+  /* The same for rows of partitions (session.h), where the server does not ask the engine. */
+  bool is_written_unsettled() const {
+    return unlikely(is_checked_after_write()) && table->file != this && ha_thd()->in_sub_stmt;
+  }
   int note_written();
   bool is_move_of_last_row() const {
     return unlikely(session->unsettled) && session->last_row.table == table &&
@@ -371,24 +399,28 @@ private:
   }
   bool last_write_is_update = false; /* the server's own, not that of a referential action */
   tp_savepoint after_last_update{};  /* of a partition */
-  /* Of a row that can't become history, for the hash of another one of the same moment, the server tells nobody: it deletes the row. Its
-     look at hashes is the only one that comes after each write, so what it found then is about that write; in partitions, about the
-     last write to any of them. */
+  /* Of a row that can't become history, for the hash of another one of the same moment, the server
+     tells nobody: it deletes the row. Its look at hashes is the only one that comes after each
+     write, so what it found then is about that write; in partitions, about the last write to any of
+     them. */
   bool is_update_refused() const {
     return table_share->long_unique_table && last_write_is_update && last_write_known &&
            table->file->lookup_errkey != static_cast<uint>(-1) &&
            (table->file == this || !tp_has_written_since(session->transaction, &after_last_update));
   }
-  /* The same of a row that the update has moved here, to another partition: what is deleted is the row that it was there. */
+  /* The same of a row that the update has moved here, to another partition: what is deleted is the
+     row that it was there. */
   bool is_versioned_partition() const {
     return unlikely(table_share->long_unique_table) && table->file != this && table->versioned();
   }
   bool is_move_refused() const {
     return is_versioned_partition() && session->moved.to == this && session->moved.from &&
-           table->file->lookup_errkey != static_cast<uint>(-1) && !tp_has_written_since(session->transaction, &session->moved.after);
+           table->file->lookup_errkey != static_cast<uint>(-1) &&
+           !tp_has_written_since(session->transaction, &session->moved.after);
   }
   int delete_record(const uchar *record);
-  /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked for. */
+  /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked
+     for. */
   int duplicate_unread = 0;
 };
 

@@ -2,9 +2,10 @@
 /*
   CHECK TABLE.
 
-  First the engine walks every tree: pages, order, fences, chains of long values. Then, in one snapshot, each index is
-  compared with the table both ways: the entry that a row should have must be there with the value it should have, and
-  the row of each entry must be there and have just that entry. The first few differences are reported by name.
+  First the engine walks every tree: pages, order, fences, chains of long values. Then, in one
+  snapshot, each index is compared with the table both ways: the entry that a row should have must
+  be there with the value it should have, and the row of each entry must be there and have just that
+  entry. The first few differences are reported by name.
 */
 #include "engine.h"
 #include "errors.h"
@@ -25,15 +26,21 @@ struct Checking {
     if (problems++ < REPORTED_MAX) {
       String copy;
       copy.append(text, len);
-      push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_NOT_KEYFILE, "Tidepool: %s", copy.c_ptr_safe());
-      sql_print_error("Tidepool: CHECK TABLE %s.%s: %s", share->db.str, share->table_name.str, copy.c_ptr_safe());
+      push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_NOT_KEYFILE, "Tidepool: %s",
+                          copy.c_ptr_safe());
+      sql_print_error("Tidepool: CHECK TABLE %s.%s: %s", share->db.str, share->table_name.str,
+                      copy.c_ptr_safe());
     }
   }
   void report(const std::string &text) { report(text.data(), text.size()); }
 };
 
-void take_problem(void *context, const char *text, size_t len) { static_cast<Checking *>(context)->report(text, len); }
-int is_killed(void *context) { return thd_kill_level(static_cast<Checking *>(context)->thd) != THD_IS_NOT_KILLED; }
+void take_problem(void *context, const char *text, size_t len) {
+  static_cast<Checking *>(context)->report(text, len);
+}
+int is_killed(void *context) {
+  return thd_kill_level(static_cast<Checking *>(context)->thd) != THD_IS_NOT_KILLED;
+}
 
 std::string hex(const uchar *bytes, size_t len) {
   static const char digits[] = "0123456789abcdef";
@@ -118,9 +125,11 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
           continue;
         }
         bool bare;
-        const size_t key_len = trees()[i].encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
+        const size_t key_len =
+            trees()[i].encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
         uchar *value = value_buffer.room(trees()[i].value_max(record));
-        const size_t value_len = trees()[i].encode_value(value, record, clustered.get(), clustered_len, bare);
+        const size_t value_len =
+            trees()[i].encode_value(value, record, clustered.get(), clustered_len, bare);
         compare(i, {new_key.get(), key_len}, {value, value_len});
       }
     }
@@ -135,20 +144,22 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
          result = tp_next(entries, transaction, i, &at)) {
       count++;
       size_t len;
-      const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len, clustered.get(), &len);
+      const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len,
+                                                 clustered.get(), &len);
       tp_entry row;
       const tp_read_request request{0, {pk, len}, TP_READ_WHOLE};
       if (!pk) {
-        checking.report("index " + name_of(i) + " has an entry that can't be read: " + hex(at.key, at.key_len));
+        checking.report("index " + name_of(i) +
+                        " has an entry that can't be read: " + hex(at.key, at.key_len));
       } else if (tp_read(rows, transaction, &request, &row) != TP_OK) {
-        checking.report("index " + name_of(i) + " has an entry without a row: " + hex(at.key, at.key_len));
+        checking.report("index " + name_of(i) +
+                        " has an entry without a row: " + hex(at.key, at.key_len));
       }
     }
     tp_reader_set_scan(entries, i, 0);
     if (result == TP_END && count != expected[i])
       checking.report("index " + name_of(i) + " has " + std::to_string(count) +
-                      " entries, the rows have " +
-                      std::to_string(expected[i]));
+                      " entries, the rows have " + std::to_string(expected[i]));
   }
 
   table->read_set = old_read_set;

@@ -20,7 +20,8 @@ using Renames = std::vector<std::pair<std::string, std::string>>;
 /* Renames tables of the engine at one moment, with what is attached to them. A TP_* code. */
 static int rename_stored(const Renames &renames, Attachments &attached) {
   std::vector<tp_rename> given;
-  for (const auto &[from, to] : renames) given.push_back({{from.data(), from.size()}, {to.data(), to.size()}});
+  for (const auto &[from, to] : renames)
+    given.push_back({{from.data(), from.size()}, {to.data(), to.size()}});
   tp_catalog_change change{};
   change.renames = given.data();
   change.rename_count = given.size();
@@ -35,34 +36,38 @@ static int drop_stored(const std::vector<std::string> &names, Attachments attach
   return tp_drop_tables(engine.db, given.data(), given.size(), attached.get());
 }
 
-static int drop_stored(const std::string &name) { return drop_stored({name}, Attachments::of_drop(name)); }
+static int drop_stored(const std::string &name) {
+  return drop_stored({name}, Attachments::of_drop(name));
+}
 
 /*
-  The server calls create() where it believes that the name is free. If the engine has a table of this
-  name all the same, the server has forgotten it: DROP TABLE, while the plugin was not loaded, has removed
-  the .frm file alone, or that was lost. Whether its rows are wanted the engine can't know, so it is kept,
-  under a name that can be used in SQL. It references no table any more, else its rows would forbid
-  changes of others. With `definitions` held.
+  The server calls create() where it believes that the name is free. If the engine has a table of
+  this name all the same, the server has forgotten it: DROP TABLE, while the plugin was not loaded,
+  has removed the .frm file alone, or that was lost. Whether its rows are wanted the engine can't
+  know, so it is kept, under a name that can be used in SQL. It references no table any more, else
+  its rows would forbid changes of others. With `definitions` held.
 */
 static int set_forgotten_aside(THD *thd, const std::string &name) {
   static std::atomic<uint> count{0};
   give_away_parted();
   Attachments nothing;
   if (int result = foreign_keys.replace(name, {}, nothing)) return result;
-  const std::string table = "tidepool_lost_" + std::to_string(my_hrtime().val / HRTIME_RESOLUTION) + "_" +
-                            std::to_string(count++);
+  const std::string table = "tidepool_lost_" + std::to_string(my_hrtime().val / HRTIME_RESOLUTION) +
+                            "_" + std::to_string(count++);
   const std::string aside = database_of(name) + "/" + table;
   Attachments attached = Attachments::of_rename(name, aside);
   if (int result = rename_stored({{name, aside}}, attached)) return result;
   foreign_keys.touch(name);
   const std::string what = "the engine still had '" + name +
                            "', without a .frm file: the table was dropped while the plugin was not "
-                           "loaded, or has lost its file. It is '" + aside + "' now";
+                           "loaded, or has lost its file. It is '" +
+                           aside + "' now";
   std::string db, unused;
   server_names(aside, &db, &unused);
-  sql_print_warning("Tidepool: CREATE TABLE: %s. To remove it: DROP TABLE `%s`.`%s`. To read it: copy "
-                    "its old .frm file, or that of a table with the same definition, to %s.frm",
-                    what.c_str(), db.c_str(), table.c_str(), aside.c_str());
+  sql_print_warning(
+      "Tidepool: CREATE TABLE: %s. To remove it: DROP TABLE `%s`.`%s`. To read it: copy "
+      "its old .frm file, or that of a table with the same definition, to %s.frm",
+      what.c_str(), db.c_str(), table.c_str(), aside.c_str());
   Abort_on_warning_instant_set no_error(thd, false);
   push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_GET_ERRMSG, "Tidepool: %s",
                       what.c_str());
@@ -78,8 +83,10 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   if (form->part_info && has_passing_primary_key(form->s, form->key_info)) {
     Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_UNSUPPORTED,
-                        "Tidepool: a later unique key without NULL would become the primary key of table %s.%s when partitions are added "
-                        "or dropped, and its rows be in the order of another: add a PRIMARY KEY, or drop the key and add it again",
+                        "Tidepool: a later unique key without NULL would become the primary key of "
+                        "table %s.%s when partitions are added "
+                        "or dropped, and its rows be in the order of another: add a PRIMARY KEY, "
+                        "or drop the key and add it again",
                         form->s->db.str, form->s->table_name.str);
     return HA_ERR_UNSUPPORTED;
   }
@@ -100,11 +107,15 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
 
   const std::string name = table_name_of(path);
   Constraint_list keys;
-  if (int error = foreign_keys_of_statement(thd, form, info, info->alter_info, name, &keys)) return error;
+  if (int error = foreign_keys_of_statement(thd, form, info, info->alter_info, name, &keys))
+    return error;
   if (is_intermediate(name)) {
     const std::string altered = altered_table(thd);
-    if (!altered.empty() && !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info)) return HA_ERR_CANNOT_ADD_FOREIGN;
-    if (!altered.empty() && altered != user_name_of(thd, form, name)) keys.push_back(Constraint::note_of_copy(name, altered));
+    if (!altered.empty() &&
+        !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info))
+      return HA_ERR_CANNOT_ADD_FOREIGN;
+    if (!altered.empty() && altered != user_name_of(thd, form, name))
+      keys.push_back(Constraint::note_of_copy(name, altered));
   } else if (int error = check_referencing(thd, form, name)) {
     return error;
   }
@@ -159,16 +170,17 @@ void warn_of_ignored_options(THD *thd, const HA_CREATE_INFO *info) {
 }
 
 /* Their names are free at once; the tables go when the transactions that have used them are over.
-   Nobody else comes to them. Only what is
-   prepared without a session stands in the way, and what a connection has prepared that was reset
-   since: a verdict is still to come.
-   `attached` is what becomes of their attachments; those that the engine takes along are removed. */
-static int set_aside(const std::vector<std::string> &names, Attachments attached, std::vector<std::string> *aside) {
+   Nobody else comes to them. Only what is prepared without a session stands in the way, and what a
+   connection has prepared that was reset since: a verdict is still to come. `attached` is what
+   becomes of their attachments; those that the engine takes along are removed. */
+static int set_aside(const std::vector<std::string> &names, Attachments attached,
+                     std::vector<std::string> *aside) {
   static std::atomic<uint> count{0};
   give_away_parted();
   Renames renames;
   for (const std::string &name : names) {
-    aside->push_back(std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" + std::to_string(count++));
+    aside->push_back(std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) +
+                     "-" + std::to_string(count++));
     attached.remove_all(aside->back());
     renames.emplace_back(name, aside->back());
   }
@@ -233,25 +245,27 @@ static bool drop_unfinished_partitions(const char *path, const std::string &name
 static bool is_done_together(THD *thd, const std::string &partition, const std::string &to) {
   std::string metadata;
   const Session *session = thd && is_partition(partition) ? session_of(thd) : nullptr;
-  return session && session->together.statement == thd->query_id && session->together.from == server_table_of(partition) &&
-         session->together.to == to && table_metadata(partition, &metadata) == TP_TABLE_MISSING;
+  return session && session->together.statement == thd->query_id &&
+         session->together.from == server_table_of(partition) && session->together.to == to &&
+         table_metadata(partition, &metadata) == TP_TABLE_MISSING;
 }
 
-static void note_together(Session *session, THD *thd, const std::string &from, const std::string &to) {
+static void note_together(Session *session, THD *thd, const std::string &from,
+                          const std::string &to) {
   if (session) session->together = {thd->query_id, from, to};
 }
 
 /* Whether the statement drops all partitions of the table of this one. ALTER TABLE also drops
    single ones, but not of its copies. */
 static bool drops_all_partitions(THD *thd, const std::string &partition) {
-  if (!thd || !mysqld_server_started || !is_partition(partition) || is_prefix(partition.c_str(), TEMPORARY_PREFIX)) return false;
+  if (!thd || !mysqld_server_started || !is_partition(partition) ||
+      is_prefix(partition.c_str(), TEMPORARY_PREFIX))
+    return false;
   switch (thd_sql_command(thd)) {
-  case SQLCOM_DROP_TABLE:
-  case SQLCOM_DROP_DB:
-  case SQLCOM_CREATE_TABLE:
-    return true;
-  default:
-    return is_intermediate(partition);
+    case SQLCOM_DROP_TABLE:
+    case SQLCOM_DROP_DB:
+    case SQLCOM_CREATE_TABLE: return true;
+    default: return is_intermediate(partition);
   }
 }
 
@@ -261,7 +275,8 @@ static int drop_partitions(const std::string &table, THD *thd) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   std::vector<std::string> aside;
   int result = drop_stored(partitions, Attachments::of_drop_all(table));
-  if (result == TP_TABLE_BUSY) result = set_aside(partitions, Attachments::of_drop_all(table), &aside);
+  if (result == TP_TABLE_BUSY)
+    result = set_aside(partitions, Attachments::of_drop_all(table), &aside);
   if (result != TP_OK) return server_error(result, thd);
   for (const std::string &partition : partitions) foreign_keys.forget(partition);
   note_together(session, thd, table, {});
@@ -274,12 +289,13 @@ static int drop_partitions(const std::string &table, THD *thd) {
   return 0;
 }
 
-/* TP_NOT_FOUND: they are to be renamed one by one, because a constraint of them is noted. */
+/* TP_NOT_FOUND: the caller renames them one by one, because a constraint of them is noted. */
 static int rename_partitions(const std::string &from, const std::string &to) {
   Renames renames;
   for (const std::string &partition : names_with(from + PARTITION_SEPARATOR)) {
     const std::string renamed = to + partition.substr(from.size());
-    if (foreign_keys.is_concerned(partition) || foreign_keys.is_concerned(renamed)) return TP_NOT_FOUND;
+    if (foreign_keys.is_concerned(partition) || foreign_keys.is_concerned(renamed))
+      return TP_NOT_FOUND;
     renames.emplace_back(partition, renamed);
   }
   if (renames.empty()) return TP_TABLE_MISSING;
@@ -291,7 +307,8 @@ int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
   THD *thd = current_thd;
   sync_triggers_at_end(thd, name);
-  /* The server asks every engine to drop a table that it doesn't know, and children may wait for one. */
+  /* The server asks every engine to drop a table that it doesn't know, and children may wait for
+     one. */
   std::string metadata;
   if (table_metadata(name, &metadata) == TP_TABLE_MISSING) {
     if (is_done_together(thd, name, {})) return 0;
@@ -310,14 +327,14 @@ int drop_table(handlerton *, const char *path) {
 
   Session *session = thd ? session_of(thd) : nullptr;
   const bool is_in_transaction = session && session->in_transaction;
-  /* Of a temporary table, the transaction may be prepared: then the connection is about to end, and another may already
-     have ended it or be at it. */
+  /* Of a temporary table, the transaction may be prepared: then the connection is about to end, and
+     another may already have ended it or be at it. */
   if (is_prefix(name.c_str(), TEMPORARY_PREFIX) && (!is_in_transaction || session->xa_prepared)) {
     drop_ownerless(name, thd);
     return 0;
   }
-  /* This transaction has used it: a temporary table, or the one of a CREATE … SELECT that failed. Or another has, that has no
-     metadata lock any more: it has read by HANDLER, and closed that. */
+  /* This transaction has used it: a temporary table, or the one of a CREATE … SELECT that failed.
+     Or another has, that has no metadata lock any more: it has read by HANDLER, and closed that. */
   std::string aside;
   if (const int renamed = set_aside(name, &aside)) return server_error(renamed, thd);
   if (is_in_transaction)
@@ -347,15 +364,17 @@ void drop_database(handlerton *, char *path) {
     int result = drop_stored(table);
     if (result == TP_OK) foreign_keys.forget(table);
     std::string aside;
-    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
+    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK)
+      drop_ownerless(aside, nullptr);
     server_error(result, nullptr);
   }
 }
 
 /*
-  ALTER TABLE writes a copy, #sql-alter-…, and keeps the table as #sql-backup-… until that is in its place. After a crash the server
-  goes on or back, by its own log. What is still there then, and has no definition, may be all that is left of a table if
-  that log was lost or not understood: so it stays. (Before the server has done that, it is what the log speaks of.)
+  ALTER TABLE writes a copy, #sql-alter-…, and keeps the table as #sql-backup-… until that is in its
+  place. After a crash the server goes on or back, by its own log. What is still there then, and has
+  no definition, may be all that is left of a table if that log was lost or not understood: so it
+  stays. (Before the server has done that, it is what the log speaks of.)
 */
 static void report_left_behind() {
   for (const std::string &name : names_with("")) {
@@ -364,9 +383,12 @@ static void report_left_behind() {
     if (access(file.c_str(), F_OK) == 0 || errno != ENOENT) continue;
     std::string db, table;
     server_names(name, &db, &table);
-    sql_print_warning("Tidepool: table %s of database %s has no .frm file: an ALTER TABLE left it behind. It stays, for nobody else knows "
-                      "whether its rows are also elsewhere. If they are, remove it: DROP TABLE `%s`.`#mysql50#%s`",
-                      table.c_str(), db.c_str(), db.c_str(), table.c_str());
+    sql_print_warning(
+        "Tidepool: table %s of database %s has no .frm file: an ALTER TABLE left it behind. It "
+        "stays, as the engine can't know whether its rows are also elsewhere. If they are, remove "
+        "it: DROP TABLE "
+        "`%s`.`#mysql50#%s`",
+        table.c_str(), db.c_str(), db.c_str(), table.c_str());
   }
 }
 
@@ -377,10 +399,10 @@ int after_ddl_recovery() {
 }
 
 /*
-  What a transaction has used can't go before it is over. If it is prepared, that may be after its connection, and after this
-  server's life; only temporary tables come here then. InnoDB lets these go with the connection, for it undoes nothing in
-  them after a restart; here they are as other tables. Nobody can name them any more: the next connection's get other
-  names (see table_name_of).
+  What a transaction has used can't go before it is over. If it is prepared, that may be after its
+  connection, and after this server's life; only temporary tables come here then. InnoDB lets these
+  go with the connection, for it undoes nothing in them after a restart; here they are as other
+  tables. Nobody can name them any more: the next connection's get other names (see table_name_of).
 */
 static std::mutex ownerless_mutex;
 static std::set<std::string> ownerless;
@@ -424,9 +446,12 @@ int ha_tidepool::rename_table(const char *from, const char *to) {
   const std::string old_name = table_name_of(from), new_name = table_name_of(to);
   give_away_parted();
   sync_triggers_at_end(ha_thd(), old_name);
-  /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from here on. */
-  const std::string altered = is_intermediate(old_name) && ha_thd() ? altered_table(ha_thd()) : std::string();
-  if (is_partition(old_name) && is_partition(new_name) && server_table_of(old_name) != server_table_of(new_name)) {
+  /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from
+     here on. */
+  const std::string altered =
+      is_intermediate(old_name) && ha_thd() ? altered_table(ha_thd()) : std::string();
+  if (is_partition(old_name) && is_partition(new_name) &&
+      server_table_of(old_name) != server_table_of(new_name)) {
     THD *thd = ha_thd();
     Session *session = thd ? session_of(thd) : nullptr;
     const std::string old_table = server_table_of(old_name), new_table = server_table_of(new_name);
@@ -466,7 +491,9 @@ int ha_tidepool::reset_auto_increment(ulonglong value) {
 }
 
 void ha_tidepool::update_create_info(HA_CREATE_INFO *info_to_fill) {
-  if (!shared || (info_to_fill->used_fields & HA_CREATE_USED_AUTO) || !table->found_next_number_field) return;
+  if (!shared || (info_to_fill->used_fields & HA_CREATE_USED_AUTO) ||
+      !table->found_next_number_field)
+    return;
   info(HA_STATUS_AUTO);
   info_to_fill->auto_increment_value = stats.auto_increment_value;
 }

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
-/* What the server asks about foreign keys: for SHOW CREATE TABLE, information_schema, ALTER TABLE, and to open children. */
+/* What the server asks about foreign keys: for SHOW CREATE TABLE, information_schema, ALTER TABLE,
+   and to open children. */
 #include "definition_files.h"
 #include "description.h"
 #include "engine.h"
@@ -12,18 +13,16 @@ using namespace tidepool;
 
 namespace {
 
-LEX_CSTRING *name_for(THD *thd, const std::string &name) { return thd_make_lex_string(thd, nullptr, name.data(), name.size(), 1); }
+LEX_CSTRING *name_for(THD *thd, const std::string &name) {
+  return thd_make_lex_string(thd, nullptr, name.data(), name.size(), 1);
+}
 
 enum_fk_option option_of(Constraint::Action action) {
   switch (action) {
-  case Constraint::CASCADE:
-    return FK_OPTION_CASCADE;
-  case Constraint::SET_NULL:
-    return FK_OPTION_SET_NULL;
-  case Constraint::NO_ACTION:
-    return FK_OPTION_NO_ACTION;
-  default:
-    return FK_OPTION_RESTRICT;
+    case Constraint::CASCADE: return FK_OPTION_CASCADE;
+    case Constraint::SET_NULL: return FK_OPTION_SET_NULL;
+    case Constraint::NO_ACTION: return FK_OPTION_NO_ACTION;
+    default: return FK_OPTION_RESTRICT;
   }
 }
 
@@ -34,12 +33,14 @@ void tell_nullable(THD *thd, FOREIGN_KEY_INFO *info, bool referenced, const TABL
   std::string missing;
   if (!share || !columns_of(share, names, &columns, &missing)) return;
   for (uint i = 0; i < columns.size(); i++)
-    if (share->field[columns[i]]->real_maybe_null()) info->set_nullable(thd, referenced, i, static_cast<uint>(columns.size()));
+    if (share->field[columns[i]]->real_maybe_null())
+      info->set_nullable(thd, referenced, i, static_cast<uint>(columns.size()));
 }
 
-/* `share` is that of one of the two tables. Whether the other's columns can be NULL, and what its key is called, is asked for
-   only if it is wanted: statements that change rows don't want it. */
-FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *share, bool is_child, bool other_wanted) {
+/* `share` is that of one of the two tables. Whether the other's columns can be NULL, and what its
+   key is called, is asked for only if it is wanted: statements that change rows don't want it. */
+FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *share, bool is_child,
+                          bool other_wanted) {
   void *const place = thd_alloc(thd, sizeof(FOREIGN_KEY_INFO));
   if (!place) return nullptr;
   auto *info = new (place) FOREIGN_KEY_INFO;
@@ -54,8 +55,10 @@ FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *sh
   info->update_method = option_of(key.on_update);
   info->delete_method = option_of(key.on_delete);
   info->referenced_key_name = nullptr;
-  for (const std::string &column : key.columns) info->foreign_fields.push_back(name_for(thd, column), thd->mem_root);
-  for (const std::string &column : key.referenced) info->referenced_fields.push_back(name_for(thd, column), thd->mem_root);
+  for (const std::string &column : key.columns)
+    info->foreign_fields.push_back(name_for(thd, column), thd->mem_root);
+  for (const std::string &column : key.referenced)
+    info->referenced_fields.push_back(name_for(thd, column), thd->mem_root);
 
   if (!other_wanted) return info;
   /* Of the other table nothing is said while somebody changes it. */
@@ -68,7 +71,8 @@ FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *sh
     definition = std::make_unique<Definition>(thd, other);
     other_share = definition->share;
   }
-  const TABLE_SHARE *child = is_child ? share : other_share, *parent = is_child ? other_share : share;
+  const TABLE_SHARE *child = is_child ? share : other_share,
+                    *parent = is_child ? other_share : share;
   tell_nullable(thd, info, false, child, key.columns);
   tell_nullable(thd, info, true, parent, key.referenced);
   std::vector<uint16> columns;
@@ -77,7 +81,8 @@ FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *sh
     const Layouts layouts(parent, parent->key_info);
     const int tree = tree_of_columns(layouts, columns);
     const uint keynr = tree < 0 ? MAX_KEY : layouts.key_of(static_cast<uint>(tree));
-    if (keynr < MAX_KEY) info->referenced_key_name = name_for(thd, parent->key_info[keynr].name.str);
+    if (keynr < MAX_KEY)
+      info->referenced_key_name = name_for(thd, parent->key_info[keynr].name.str);
   }
   return info;
 }
@@ -87,7 +92,8 @@ FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *sh
 char *ha_tidepool::get_foreign_key_create_info() {
   std::string text;
   if (!shared) return nullptr; /* of a table that is being made */
-  for (const Constraint_ptr &key : foreign_keys.of_child(shared->name)) text += ",\n  " + foreign_key_clause(ha_thd(), *key);
+  for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
+    text += ",\n  " + foreign_key_clause(ha_thd(), *key);
   if (text.empty()) return nullptr;
   return my_strndup(PSI_NOT_INSTRUMENTED, text.data(), text.size(), MYF(MY_WME));
 }
@@ -96,22 +102,25 @@ void ha_tidepool::free_foreign_key_create_info(char *text) { my_free(text); }
 
 int ha_tidepool::get_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) {
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
-    if (FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, true, true)) list->push_back(info, thd->mem_root);
+    if (FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, true, true))
+      list->push_back(info, thd->mem_root);
   return 0;
 }
 
 int ha_tidepool::get_parent_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) {
   const bool is_definition = !altered_table(thd).empty();
-  /* The server opens the tables whose rows may be changed, by the event of its statement. Where an action changes rows here, a
-     deletion becomes an update further on: then either event counts. */
+  /* The server opens the tables whose rows may be changed, by the event of its statement. Where an
+     action changes rows here, a deletion becomes an update further on: then either event counts. */
   const Constraint_list own = foreign_keys.of_child(shared->name);
-  const bool is_between = !is_definition && std::any_of(own.begin(), own.end(), [](const Constraint_ptr &key) {
-    return Constraint::changes_rows(key->on_delete) || Constraint::changes_rows(key->on_update);
-  });
+  const bool is_between =
+      !is_definition && std::any_of(own.begin(), own.end(), [](const Constraint_ptr &key) {
+        return Constraint::changes_rows(key->on_delete) || Constraint::changes_rows(key->on_update);
+      });
   for (const Constraint_ptr &key : foreign_keys.of_parent(shared->name)) {
     FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, false, is_definition);
     if (!info) continue;
-    if (is_between) info->delete_method = info->update_method = MY_MAX(info->delete_method, info->update_method);
+    if (is_between)
+      info->delete_method = info->update_method = MY_MAX(info->delete_method, info->update_method);
     list->push_back(info, thd->mem_root);
   }
   return 0;
@@ -132,7 +141,8 @@ bool ha_tidepool::is_fk_defined_on_table_or_index(uint index) {
   auto needs = [&](const std::vector<std::string> &names) {
     std::vector<uint16> columns;
     std::string missing;
-    return columns_of(table_share, names, &columns, &missing) && tree_of_columns(layouts, columns) == tree;
+    return columns_of(table_share, names, &columns, &missing) &&
+           tree_of_columns(layouts, columns) == tree;
   };
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
     if (needs(key->columns)) return true;
@@ -141,7 +151,8 @@ bool ha_tidepool::is_fk_defined_on_table_or_index(uint index) {
   return false;
 }
 
-bool ha_tidepool::get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key, uint child_key_len) {
+bool ha_tidepool::get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key,
+                                      uint child_key_len) {
   const Session *of = session_of(ha_thd());
   if (!of || of->violated.empty()) return false;
   std::string db, name;
@@ -160,20 +171,24 @@ public:
   Constraint_list keys;
 };
 
-constexpr alter_table_operations FOREIGN_KEY_CHANGES = ALTER_ADD_FOREIGN_KEY | ALTER_DROP_FOREIGN_KEY;
+constexpr alter_table_operations FOREIGN_KEY_CHANGES =
+    ALTER_ADD_FOREIGN_KEY | ALTER_DROP_FOREIGN_KEY;
 } // namespace
 
 enum_alter_inplace_result ha_tidepool::check_foreign_key_change(Alter_inplace_info *info) {
   const alter_table_operations flags = info->handler_flags;
   if (flags & FOREIGN_KEY_CHANGES) {
     /* Rows are checked as they are copied. */
-    const bool needs_rows = (flags & ALTER_ADD_FOREIGN_KEY) && !thd_test_options(ha_thd(), OPTION_NO_FOREIGN_KEY_CHECKS);
+    const bool needs_rows = (flags & ALTER_ADD_FOREIGN_KEY) &&
+                            !thd_test_options(ha_thd(), OPTION_NO_FOREIGN_KEY_CHECKS);
     const bool is_alone = !(flags & ~FOREIGN_KEY_CHANGES) && !info->ignore;
-    return is_alone && !needs_rows && table_share->tmp_table == NO_TMP_TABLE ? HA_ALTER_INPLACE_INSTANT
-                                                                              : HA_ALTER_INPLACE_NOT_SUPPORTED;
+    return is_alone && !needs_rows && table_share->tmp_table == NO_TMP_TABLE
+               ? HA_ALTER_INPLACE_INSTANT
+               : HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
   /* The server knows of a copy which columns may not go. */
-  if ((flags & ALTER_DROP_STORED_COLUMN) && foreign_keys.is_concerned(shared->name)) return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  if ((flags & ALTER_DROP_STORED_COLUMN) && foreign_keys.is_concerned(shared->name))
+    return HA_ALTER_INPLACE_NOT_SUPPORTED;
   return HA_ALTER_INPLACE_COPY_NO_LOCK;
 }
 
@@ -183,12 +198,16 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
   if (info->handler_flags & FOREIGN_KEY_CHANGES) {
     auto *change = new Foreign_key_change;
     info->handler_ctx = change;
-    const int error = foreign_keys_of_statement(thd, altered, info->create_info, info->alter_info, shared->name, &change->keys);
+    const int error = foreign_keys_of_statement(thd, altered, info->create_info, info->alter_info,
+                                                shared->name, &change->keys);
     if (!error) return false;
-    if (!thd->is_error()) my_error(ER_CANT_CREATE_TABLE, MYF(0), table_share->db.str, table_share->table_name.str, error);
+    if (!thd->is_error())
+      my_error(ER_CANT_CREATE_TABLE, MYF(0), table_share->db.str, table_share->table_name.str,
+               error);
     return true;
   }
-  return !has_indexes_for_foreign_keys(thd, altered, shared->name, foreign_keys.of_child(shared->name), info->alter_info);
+  return !has_indexes_for_foreign_keys(thd, altered, shared->name,
+                                       foreign_keys.of_child(shared->name), info->alter_info);
 }
 
 /* An HA_ERR_* code. */
@@ -197,7 +216,9 @@ int ha_tidepool::commit_foreign_keys(TABLE *altered, Alter_inplace_info *info) {
   auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx);
   Attachments attached = Attachments::of_alter(shared->name, altered);
   attach_description(ha_thd(), shared->name, altered, &attached);
-  if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info), attached));
+  if (!change)
+    return fail(
+        foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info), attached));
   for (Constraint_ptr &key : change->keys) {
     auto kept = std::make_shared<Constraint>(*key);
     kept->is_copied = false;

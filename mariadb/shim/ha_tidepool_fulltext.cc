@@ -4,9 +4,9 @@
 
   A search is made when the server begins a statement, by the transaction's snapshot. What it finds
   are clustered keys; the rows are read as those of any secondary index are. At SERIALIZABLE a
-  locking statement locks what it reads of the index, too, and the gaps. At lower levels it locks the rows
-  alone, each as it is by then; at READ COMMITTED and below that may be a version that the search
-  has not seen, so the row must match once more.
+  locking statement locks what it reads of the index, too, and the gaps. At lower levels it locks
+  the rows alone, each as it is by then; at READ COMMITTED and below that may be a version that the
+  search has not seen, so the row must match once more.
 */
 #include "engine.h"
 #include "errors.h"
@@ -27,8 +27,8 @@ struct Fulltext_result {
   Query_term query;
   Arena arena;
   Hits hits;
-  bool is_ranked;             /* rows are given in the order of their relevance */
-  std::vector<uint32> order;  /* a heap of what is not yet given, then what was given */
+  bool is_ranked;            /* rows are given in the order of their relevance */
+  std::vector<uint32> order; /* a heap of what is not yet given, then what was given */
   size_t given = 0;
 
   bool is_less(uint32 a, uint32 b) const {
@@ -63,10 +63,9 @@ static float find_relevance(FT_INFO *info, uchar *, uint) { return relevance_of_
 static void close_search(FT_INFO *info) { delete reinterpret_cast<Fulltext_result *>(info); }
 
 static _ft_vft result_functions = {nullptr, find_relevance, close_search, relevance_of_row,
-    nullptr};
+                                   nullptr};
 static _ft_vft_ext result_functions_ext = {
-    []() -> uint { return 1; },
-    []() -> ulonglong { return 0; },
+    []() -> uint { return 1; }, []() -> ulonglong { return 0; },
     [](FT_INFO_EXT *) -> ulonglong { return 0; },
     [](FT_INFO_EXT *info) -> ulonglong {
       return reinterpret_cast<Fulltext_result *>(info)->hits.size();
@@ -144,7 +143,7 @@ int ha_tidepool::delete_words(uint tree, const uchar *record) {
 
 /* Both are sorted: words of one alone go and come, those of both change where their values do. */
 int ha_tidepool::update_words(uint tree, const uchar *old_record, tp_bytes old_pk,
-    const uchar *new_record) {
+                              const uchar *new_record) {
   if (!parse_words(tree, old_record, &old_words) || !parse_words(tree, new_record, &words))
     return fail(parser_failed());
   const bool moved =
@@ -188,11 +187,11 @@ int ha_tidepool::update_words(uint tree, const uchar *old_record, tp_bytes old_p
 
 /* Texts of rows that the search has found are read into a record that only it has. */
 int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
-    Fulltext_result *result) {
+                            Fulltext_result *result) {
   const Fulltext_index &index = *trees()[tree_searched].fulltext();
   if (const char *problem = parse_query(index, query, flags & FT_BOOL, &result->query)) {
     my_printf_error(ER_PARSE_ERROR, "Tidepool: the query of MATCH can't be searched for: %s",
-        MYF(0), problem);
+                    MYF(0), problem);
     return HA_ERR_GENERIC;
   }
   std::vector<uchar> columns(table_share->fields, 0);
@@ -207,8 +206,8 @@ int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
     const tp_read_request request{0, pk, TP_READ_WHOLE};
     const int found = tp_read(reader, session->transaction, &request, &row);
     if (found != TP_OK) return found == TP_END ? TP_OK : found;
-    if ((last && !row_layout().decode(record.get(), row.value, row.value_len, columns.data(),
-        last)) ||
+    if ((last &&
+         !row_layout().decode(record.get(), row.value, row.value_len, columns.data(), last)) ||
         (from_key && !trees()[0].decode_clustered(record.get(), pk.data, pk.len, columns.data())))
       return TP_CORRUPT;
     return use() ? TP_OK : parser_failed();
@@ -287,8 +286,8 @@ int ha_tidepool::ft_read(uchar *buf) {
   const Counted_call counted(this);
   auto *const result = reinterpret_cast<Fulltext_result *>(ft_handler);
   if (!result) return HA_ERR_END_OF_FILE;
-  const bool may_be_newer = row_lock != TP_LOCK_NONE && session &&
-      session->isolation <= TP_READ_COMMITTED;
+  const bool may_be_newer =
+      row_lock != TP_LOCK_NONE && session && session->isolation <= TP_READ_COMMITTED;
   while (const Hit *hit = result->next()) {
     uchar room[8];
     const tp_bytes pk = clustered_key_of(*hit, room);

@@ -2,9 +2,10 @@
 /*
   Statistics, ranges, ANALYZE.
 
-  How many rows share the values of the first n columns of an index is estimated from a few of its leaves: between how
-  many neighbours these columns change. Groups of many leaves are too seldom among them: those are seen in the bounds
-  between leaves, of which a page holds hundreds. The larger number of groups counts, for neither way sees too many.
+  How many rows share the values of the first n columns of an index is estimated from a few of its
+  leaves: between how many neighbours these columns change. Groups of many leaves are too seldom
+  among them: those are seen in the bounds between leaves, of which a page holds hundreds. The
+  larger number of groups counts, for neither way sees too many.
 */
 #include "errors.h"
 #include "ha_tidepool.h"
@@ -14,7 +15,8 @@ using namespace tidepool;
 
 namespace {
 
-/* Leaves looked at in each index, as innodb_stats_persistent_sample_pages, and as many nodes with bounds. */
+/* Leaves looked at in each index, as innodb_stats_persistent_sample_pages, and as many nodes with
+   bounds. */
 constexpr size_t SAMPLED_NODES = 20;
 /* The part of the table that must change before statistics are sampled again, as InnoDB does. */
 constexpr uint64 CHANGE_DIVISOR = 10;
@@ -26,10 +28,12 @@ struct Sample {
 
   explicit Sample(const Index_layout &index) : layout(index), changes(index.user_parts(), 0.0) {}
 
-  /* The first column in which the second key is known to differ; as many as there are if in none. Either may be cut short. */
+  /* The first column in which the second key is known to differ; as many as there are if in none.
+     Either may be cut short. */
   uint first_change(const tp_bytes &key, const tp_bytes &next) const {
     const uchar *const end = key.data + key.len;
-    const uchar *const differs = std::mismatch(key.data, key.data + MY_MIN(key.len, next.len), next.data).first;
+    const uchar *const differs =
+        std::mismatch(key.data, key.data + MY_MIN(key.len, next.len), next.data).first;
     const uchar *at = key.data;
     uint part = 0;
     for (; part < changes.size(); part++) {
@@ -43,12 +47,15 @@ struct Sample {
   void take(const tp_bytes *keys, size_t count, double weight) {
     for (size_t i = 1; i < count; i++) {
       neighbours += weight;
-      for (uint part = first_change(keys[i - 1], keys[i]); part < changes.size(); part++) changes[part] += weight;
+      for (uint part = first_change(keys[i - 1], keys[i]); part < changes.size(); part++)
+        changes[part] += weight;
     }
   }
 
-  /* How many of so many pairs of neighbours differ. */
-  double changes_among(uint part, double pairs) const { return neighbours ? changes[part] / neighbours * pairs : 0; }
+  /* How many of `pairs` pairs of neighbours differ. */
+  double changes_among(uint part, double pairs) const {
+    return neighbours ? changes[part] / neighbours * pairs : 0;
+  }
 };
 
 void take_keys(void *context, const tp_bytes *keys, size_t count, double weight) {
@@ -96,8 +103,10 @@ void ha_tidepool::sample_statistics(bool force) {
     cardinality.assign(parts, 1.0);
     for (uint part = 0; part < parts; part++) {
       /* Each change begins a group; the first group begins without one. */
-      const double among_entries = entries.changes_among(part, ulonglong2double(MY_MAX(indexes[index].entries, 1) - 1));
-      const double among_bounds = bounds.changes_among(part, ulonglong2double(indexes[index].leaf_pages - 1));
+      const double among_entries =
+          entries.changes_among(part, ulonglong2double(MY_MAX(indexes[index].entries, 1) - 1));
+      const double among_bounds =
+          bounds.changes_among(part, ulonglong2double(indexes[index].leaf_pages - 1));
       cardinality[part] = MY_MAX(rows / (1 + MY_MAX(among_entries, among_bounds)), 1);
     }
     if (trees()[index].is_unique() && parts) cardinality[parts - 1] = 1.0;
@@ -107,15 +116,16 @@ void ha_tidepool::sample_statistics(bool force) {
 }
 
 /*
-  Sizes on disk, for SHOW TABLE STATUS, information_schema.TABLES and PARTITIONS: images in use, divided in proportion to
-  the leaf pages of rows and of indexes, and what else the file has.
+  Sizes on disk, for SHOW TABLE STATUS, information_schema.TABLES and PARTITIONS: images in use,
+  divided in proportion to the leaf pages of rows and of indexes, and what else the file has.
 */
 void ha_tidepool::show_file_usage() {
   tp_file_usage usage{};
   if (tp_table_file_usage(shared->table, &usage) != TP_OK) return;
   /* Before the first pages are written: as they are in memory. */
   if (usage.live_bytes == 0) return;
-  const double rows = ulonglong2double(stats.data_file_length), indexes = ulonglong2double(stats.index_file_length);
+  const double rows = ulonglong2double(stats.data_file_length),
+               indexes = ulonglong2double(stats.index_file_length);
   const double share = rows + indexes > 0 ? indexes / (rows + indexes) : 0;
   stats.index_file_length = static_cast<ulonglong>(share * ulonglong2double(usage.live_bytes));
   stats.data_file_length = usage.live_bytes - stats.index_file_length;
@@ -129,7 +139,8 @@ int ha_tidepool::info(uint flag) {
     errkey = asking ? asking->duplicate_key : MAX_KEY;
   }
   if (flag & (HA_STATUS_TIME | HA_STATUS_CONST)) {
-    /* As other engines: when the definition was written. (Of partitions it is asked for with what is constant.) */
+    /* As other engines: when the definition was written. (Of partitions it is asked for with what
+       is constant.) */
     MY_STAT definition;
     const std::string file = std::string(table_share->normalized_path.str) + reg_ext;
     if (my_stat(file.c_str(), &definition, MYF(0))) stats.create_time = definition.st_ctime;
@@ -141,23 +152,26 @@ int ha_tidepool::info(uint flag) {
   const Counted_call counted(this);
   sample_statistics(false);
   if (flag & HA_STATUS_VARIABLE) {
-    /* 0 makes the optimizer believe that the table is empty; others want to know: SHOW TABLE STATUS, and whoever looks for
-       the first empty partition for history. */
+    /* 0 makes the optimizer believe that the table is empty; others want to know: SHOW TABLE
+       STATUS, and the search for the first empty partition for history. */
     const bool exactly = flag & (HA_STATUS_TIME | HA_STATUS_OPEN);
     stats.records = MY_MAX(tp_table_rows(shared->table), exactly ? 0 : 2);
     stats.deleted = 0;
     stats.data_file_length = shared->clustered_size;
     stats.index_file_length = shared->secondary_size;
     stats.delete_length = 0;
-    stats.mean_rec_length = stats.records ? static_cast<ulong>(stats.data_file_length / stats.records) : 0;
-    /* What is shown. The optimizer asks without these flags before each plan: it counts pages in the pool. */
+    stats.mean_rec_length =
+        stats.records ? static_cast<ulong>(stats.data_file_length / stats.records) : 0;
+    /* What is shown. The optimizer asks without these flags before each plan: it counts pages in
+       the pool. */
     if (flag & (HA_STATUS_VARIABLE_EXTRA | HA_STATUS_TIME)) show_file_usage();
   }
   if (flag & HA_STATUS_CONST) {
     std::lock_guard<std::mutex> guard(shared->statistics_mutex);
     for (uint i = 0; i < table_share->keys; i++) {
       KEY &key = table->key_info[i];
-      const std::vector<double> &cardinality = shared->cardinalities[shared->layouts.tree_of(i)].rows_per_key;
+      const std::vector<double> &cardinality =
+          shared->cardinalities[shared->layouts.tree_of(i)].rows_per_key;
       /* Unknown, as with InnoDB: nothing is looked up by a value. */
       if (is_spatial(key)) continue;
       for (uint p = 0; p < key.ext_key_parts; p++) {
@@ -169,7 +183,8 @@ int ha_tidepool::info(uint flag) {
   return 0;
 }
 
-ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const key_range *max, page_range *) {
+ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const key_range *max,
+                                      page_range *) {
   const Counted_call counted(this);
   const uint index = shared->layouts.tree_of(keynr);
   const KEY *key = &table->key_info[keynr];
@@ -184,18 +199,21 @@ ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const ke
     return true;
   };
   if (min) {
-    lo_len = trees()[index].encode_search(old_key.get(), key, min->key, min->keypart_map, table, key_room, &made);
+    lo_len = trees()[index].encode_search(old_key.get(), key, min->key, min->keypart_map, table,
+                                          key_room, &made);
     if (min->flag == HA_READ_AFTER_KEY && !past(old_key.get(), &lo_len)) return 1;
   }
   if (max) {
-    hi_len = trees()[index].encode_search(new_key.get(), key, max->key, max->keypart_map, table, key_room, &made);
+    hi_len = trees()[index].encode_search(new_key.get(), key, max->key, max->keypart_map, table,
+                                          key_room, &made);
     if (max->flag == HA_READ_AFTER_KEY) hi_open = !past(new_key.get(), &hi_len);
   }
   uint64_t entries = 0;
   if (tp_estimate_range(shared->table, index, {min ? old_key.get() : nullptr, lo_len},
                         {hi_open ? nullptr : new_key.get(), hi_len}, &entries) != TP_OK)
     return HA_POS_ERROR;
-  /* An estimate as large as the table would make the optimizer prefer a full scan; 0 means certainly none. */
+  /* An estimate as large as the table would make the optimizer prefer a full scan; 0 means
+     certainly none. */
   const ha_rows rows = tp_table_rows(shared->table);
   const ha_rows most = MY_MAX(rows - rows / 100, 1);
   return entries == 0 ? 1 : MY_MIN(static_cast<ha_rows>(entries), most);
@@ -207,7 +225,9 @@ ha_rows ha_tidepool::estimate_rows_upper_bound() {
 
 #if TIDEPOOL_COSTS_ARE_PAGES
 /* Costs as InnoDB's, so that plans are the same: pages of the clustered index for a scan. */
-double ha_tidepool::scan_time() { return ulonglong2double(stats.data_file_length) / stats.block_size; }
+double ha_tidepool::scan_time() {
+  return ulonglong2double(stats.data_file_length) / stats.block_size;
+}
 
 double ha_tidepool::read_time(uint keynr, uint ranges, ha_rows rows) {
   if (keynr != table_share->primary_key) return handler::read_time(keynr, ranges, rows);

@@ -2,9 +2,10 @@
 /*
   Index and table reads, positions.
 
-  A key of the server becomes a prefix of tree keys: all entries with these values begin with its bytes. The server's
-  ways to search are then seeks before or after all entries with that prefix (key_codec.h says why no other entry
-  begins with it). A search by all columns of a unique index is a point read, which takes one descent and no cursor.
+  A key of the server becomes a prefix of tree keys: all entries with these values begin with its
+  bytes. The server's ways to search are then seeks before or after all entries with that prefix
+  (key_codec.h says why no other entry begins with it). A search by all columns of a unique index is
+  a point read, which takes one descent and no cursor.
 */
 #include "engine.h"
 #include "errors.h"
@@ -23,8 +24,8 @@ inline int ha_tidepool::ready() {
   return 0;
 }
 
-/* Which columns reads set. Statements that write get all of them: what is not changed is written back, and the server
-   compares columns that it has not asked for (WITHOUT OVERLAPS). */
+/* Which columns reads set. Statements that write get all of them: what is not changed is written
+   back, and the server compares columns that it has not asked for (WITHOUT OVERLAPS). */
 void ha_tidepool::plan_columns() {
   const int command = thd_sql_command(ha_thd());
   const bool all = row_lock == TP_LOCK_EXCLUSIVE && command != SQLCOM_SELECT;
@@ -32,20 +33,24 @@ void ha_tidepool::plan_columns() {
   for (uint i = 0; i < table_share->fields; i++) {
     const Field *field = table->field[i];
     needed[i] = bitmap_is_set(table->read_set, i) ||
-                (all && (field->stored_in_db() || (keyread_only && field->part_of_key.is_set(active_index))));
+                (all && (field->stored_in_db() ||
+                         (keyread_only && field->part_of_key.is_set(active_index))));
   }
   last_needed = row_layout().last_needed(needed.get());
   const bool wants_prefixes = !all && row_layout().prefix_may_do(last_needed);
   if (wants_prefixes != prefixes) tp_reader_set_prefixes(reader, prefixes = wants_prefixes);
   key_needed = row_layout().key_needed(needed.get());
-  /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. Who means
-     to change a row, or says FOR UPDATE, locks the row and not only the entry: others come by other indexes. */
+  /* An index merge reads keys alone, and compares them with the range's end, also where they are
+     beginnings. Who means to change a row, or says FOR UPDATE, locks the row and not only the
+     entry: others come by other indexes. */
   entry_needed = tree != 0 && trees()[tree].has_any_of(needed.get());
-  entry_suffices = tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
+  entry_suffices =
+      tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
   plan_known = true;
 }
 
-/* The result of a read. That there is no row is not final for a replica that is ahead of its turn (replica.h). */
+/* The result of a read. That there is no row is not final for a replica that is ahead of its turn
+   (replica.h). */
 inline int ha_tidepool::in_turn(int error) {
   if (likely(error != HA_ERR_KEY_NOT_FOUND && error != HA_ERR_END_OF_FILE)) return error;
   return unlikely(is_passing_over_early(ha_thd(), this, table)) ? fail(TP_DEADLOCK) : error;
@@ -59,7 +64,8 @@ inline int ha_tidepool::read_row(int part, tp_entry *found) {
   return tp_read(reader, session->transaction, &request, found);
 }
 
-/* The row is that of `clustered`. If its beginning is not enough, the whole is read: by the same snapshot, so it is the same. */
+/* The row is that of `clustered`. If its beginning is not enough, the whole is read: by the same
+   snapshot, so it is the same. */
 int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
   while (last_needed ? !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)
                      : !row_layout().knows(row.data, row.len)) {
@@ -85,23 +91,28 @@ Item *ha_tidepool::idx_cond_push(uint keynr, Item *condition) {
   return nullptr;
 }
 
-/* Which rows may be in the result at all: those whose positions a range of another index has given. */
+/* Which rows may be in the result at all: those whose positions a range of another index
+   has given. */
 bool ha_tidepool::rowid_filter_push(Rowid_filter *filter) {
   pushed_rowid_filter = filter;
   return false;
 }
 
 /*
-  A read that passes entries over must see the end of the server's range by itself, or it would go on to the end of the index.
-  The server's own comparison is of columns in the record; an entry that holds only the beginning of one is compared as it is.
+  A read that passes entries over must see the end of the server's range by itself, or it would go
+  on to the end of the index. The server's own comparison is of columns in the record; an entry that
+  holds only the beginning of one is compared as it is.
 */
 void ha_tidepool::note_range_end() {
-  range_end_known = end_range && (rowid_filter_is_active || (pushed_idx_cond && pushed_idx_cond_keyno == active_index));
+  range_end_known = end_range && (rowid_filter_is_active ||
+                                  (pushed_idx_cond && pushed_idx_cond_keyno == active_index));
   if (likely(!range_end_known)) return;
   Search made;
-  range_end_len = trees()[tree].encode_search(range_end.get(), &table->key_info[active_index], end_range->key,
-                                              end_range->keypart_map, table, key_room, &made);
-  /* Of parts that the tree has in another order the end says nothing here: the server compares the row with it. */
+  range_end_len =
+      trees()[tree].encode_search(range_end.get(), &table->key_info[active_index], end_range->key,
+                                  end_range->keypart_map, table, key_room, &made);
+  /* Of parts that the tree has in another order the end says nothing here: the server compares the
+     row with it. */
   const bool is_whole = !(end_range->keypart_map >> made.parts);
   range_end_excluded = is_whole && end_range->flag == HA_READ_BEFORE_KEY;
 }
@@ -126,7 +137,8 @@ int ha_tidepool::check_rowid_filter() {
 
 int ha_tidepool::check_pushed_condition(uchar *buf) {
   if (is_past_range_end()) return PAST_RANGE;
-  if (!trees()[tree].decode(buf, entry.key, entry.key_len, entry.value, entry.value_len, needed.get()))
+  if (!trees()[tree].decode(buf, entry.key, entry.key_len, entry.value, entry.value_len,
+                            needed.get()))
     return HA_ERR_CRASHED;
   /* The server is not to compare the record with the range's end: that was done. */
   key_range *const end = end_range;
@@ -134,23 +146,21 @@ int ha_tidepool::check_pushed_condition(uchar *buf) {
   const check_result_t checked = handler_index_cond_check(this);
   end_range = end;
   switch (checked) {
-  case CHECK_POS:
-    return 0;
-  case CHECK_ABORTED_BY_USER:
-    return HA_ERR_ABORTED_BY_USER;
-  default:
-    give_up();
-    return PASS_OVER;
+    case CHECK_POS: return 0;
+    case CHECK_ABORTED_BY_USER: return HA_ERR_ABORTED_BY_USER;
+    default: give_up(); return PASS_OVER;
   }
 }
 
 /* The present entry is not wanted after all: its lock, too, if the isolation level allows that. */
 void ha_tidepool::give_up() {
-  if (row_lock != TP_LOCK_NONE) tp_unlock(session->transaction, shared->table, tree, {entry.key, entry.key_len});
+  if (row_lock != TP_LOCK_NONE)
+    tp_unlock(session->transaction, shared->table, tree, {entry.key, entry.key_len});
 }
 
-/* Sets the record from the present entry; for one of a secondary index that doesn't cover what is asked,
-   from its row. PASS_OVER also if the row is locked by another transaction, and such are to be skipped. */
+/* Sets the record from the present entry; for one of a secondary index that doesn't cover what is
+   asked, from its row. PASS_OVER also if the row is locked by another transaction, and such are to
+   be skipped. */
 int ha_tidepool::read_entry(uchar *buf) {
   row_read = tree == 0;
   if (tree == 0) {
@@ -162,15 +172,18 @@ int ha_tidepool::read_entry(uchar *buf) {
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index && buf == table->record[0])
     if (int error = check_pushed_condition(buf)) return error;
   size_t len;
-  const uchar *pk = layout.clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, clustered.get(), &len);
+  const uchar *pk = layout.clustered_key(entry.key, entry.key_len, entry.value, entry.value_len,
+                                         clustered.get(), &len);
   if (!pk || len > trees()[0].key_max()) return HA_ERR_CRASHED;
   if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
   clustered_len = len;
   if (rowid_filter_is_active && buf == table->record[0])
     if (int error = check_rowid_filter()) return error;
   if (keyread_only) {
-    /* Also if the row is fetched: it has no virtual columns, and the server doesn't compute them here. */
-    if (entry_needed && !layout.decode(buf, entry.key, entry.key_len, entry.value, entry.value_len, needed.get()))
+    /* Also if the row is fetched: it has no virtual columns, and the server doesn't compute them
+       here. */
+    if (entry_needed &&
+        !layout.decode(buf, entry.key, entry.key_len, entry.value, entry.value_len, needed.get()))
       return HA_ERR_CRASHED;
     if (entry_suffices) return 0;
   }
@@ -184,8 +197,8 @@ int ha_tidepool::read_entry(uchar *buf) {
     give_up();
     return PASS_OVER;
   }
-  sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE", shared->name.c_str(),
-                  table->key_info[shared->layouts.key_of(tree)].name.str);
+  sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE",
+                  shared->name.c_str(), table->key_info[shared->layouts.key_of(tree)].name.str);
   return HA_ERR_CRASHED;
 }
 
@@ -213,11 +226,13 @@ int ha_tidepool::cursor_result(uchar *buf, int result, bool forward, int if_none
       give_up();
       return if_none;
     }
-    result = forward ? tp_next(reader, session->transaction, tree, &entry) : tp_prev(reader, session->transaction, tree, &entry);
+    result = forward ? tp_next(reader, session->transaction, tree, &entry)
+                     : tp_prev(reader, session->transaction, tree, &entry);
   }
 }
 
-int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound) {
+int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none,
+                      Bound bound) {
   at_point = after_search = ends_with_search = false;
   if (row_lock != TP_LOCK_NONE && forward) tell_end(bound);
   const tp_seek_request seek{tree, {key, len}, how};
@@ -225,7 +240,8 @@ int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool fo
   return cursor_result(buf, result, forward, if_none, bound);
 }
 
-/* Tells the cursor where a locking read ends, going forward: the first entry beyond, which nobody wants, is not locked then. */
+/* Sets where a locking read ends, going forward: the cursor does not lock the first entry beyond
+   it. */
 void ha_tidepool::tell_end(Bound bound) {
   uchar *const end = old_key.get();
   size_t len = search_len;
@@ -235,9 +251,10 @@ void ha_tidepool::tell_end(Bound bound) {
   } else if (first_range_end) {
     const Index_layout &layout = trees()[tree];
     Search made;
-    len = layout.encode_search(end, &table->key_info[active_index], first_range_end->key, first_range_end->keypart_map, table,
-                               key_room, &made);
-    bool exact = first_range_end->flag == HA_READ_BEFORE_KEY && made.parts == my_count_bits(first_range_end->keypart_map);
+    len = layout.encode_search(end, &table->key_info[active_index], first_range_end->key,
+                               first_range_end->keypart_map, table, key_room, &made);
+    bool exact = first_range_end->flag == HA_READ_BEFORE_KEY &&
+                 made.parts == my_count_bits(first_range_end->keypart_map);
     for (uint i = 0; exact && i < made.parts; i++) exact = layout.all_parts()[i].whole;
     if (exact) {
       tp_reader_set_end(reader, tree, {end, len});
@@ -266,26 +283,31 @@ int ha_tidepool::index_end() {
   return 0;
 }
 
-int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
+int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map,
+                                enum ha_rkey_function flag) {
   const Counted_call counted(this);
   return in_turn(read_index(buf, key, map, flag));
 }
 
-int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
+int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map,
+                            enum ha_rkey_function flag) {
   if (int error = ready()) return error;
   peeked = reads_window = false;
   const Index_layout &layout = trees()[tree];
   if (unlikely(layout.is_spatial())) return read_window(buf, key, flag);
   note_range_end();
   Search made;
-  search_len = layout.encode_search(search.get(), &table->key_info[active_index], key, map, table, key_room, &made);
+  search_len = layout.encode_search(search.get(), &table->key_info[active_index], key, map, table,
+                                    key_room, &made);
 
   const bool exact = flag == HA_READ_KEY_EXACT || flag == HA_READ_PREFIX;
   if (exact && layout.is_unique() && made.parts == layout.user_parts() && !made.has_null) {
-    const tp_read_request request{tree, {search.get(), search_len}, tree == 0 ? row_part() : TP_READ_WHOLE};
+    const tp_read_request request{
+        tree, {search.get(), search_len}, tree == 0 ? row_part() : TP_READ_WHOLE};
     tp_entry found;
     const int result = tp_read(reader, session->transaction, &request, &found);
-    /* The position is that of the key, whether it is there or not: HANDLER … READ NEXT goes on from it. */
+    /* The position is that of the key, whether it is there or not: HANDLER … READ NEXT goes on from
+       it. */
     at_point = true;
     after_search = false;
     if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
@@ -305,33 +327,31 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
     return successor(past, &past_len);
   };
   switch (flag) {
-  case HA_READ_KEY_EXACT:
-  case HA_READ_PREFIX:
-    error = seek(buf, search.get(), search_len, TP_AT_OR_AFTER, true, none, SAME_KEY);
-    after_search = error == none;
-    return error;
-  case HA_READ_KEY_OR_NEXT:
-    error = seek(buf, search.get(), search_len, TP_AT_OR_AFTER, true, none);
-    after_search = error == none;
-    return error;
-  case HA_READ_AFTER_KEY:
-    error = make_past() ? seek(buf, past, past_len, TP_AT_OR_AFTER, true, none) : none;
-    at_point = false;
-    after_search = error == none;
-    return error;
-  case HA_READ_BEFORE_KEY:
-    return seek(buf, search.get(), search_len, TP_BEFORE, false, none);
-  case HA_READ_KEY_OR_PREV:
-  case HA_READ_PREFIX_LAST:
-  case HA_READ_PREFIX_LAST_OR_PREV: {
-    const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
-    if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
-    at_point = after_search = ends_with_search = false;
-    const int result = tp_last(reader, session->transaction, tree, &entry);
-    return cursor_result(buf, result, false, none, bound);
-  }
-  default:
-    return HA_ERR_UNSUPPORTED;
+    case HA_READ_KEY_EXACT:
+    case HA_READ_PREFIX:
+      error = seek(buf, search.get(), search_len, TP_AT_OR_AFTER, true, none, SAME_KEY);
+      after_search = error == none;
+      return error;
+    case HA_READ_KEY_OR_NEXT:
+      error = seek(buf, search.get(), search_len, TP_AT_OR_AFTER, true, none);
+      after_search = error == none;
+      return error;
+    case HA_READ_AFTER_KEY:
+      error = make_past() ? seek(buf, past, past_len, TP_AT_OR_AFTER, true, none) : none;
+      at_point = false;
+      after_search = error == none;
+      return error;
+    case HA_READ_BEFORE_KEY: return seek(buf, search.get(), search_len, TP_BEFORE, false, none);
+    case HA_READ_KEY_OR_PREV:
+    case HA_READ_PREFIX_LAST:
+    case HA_READ_PREFIX_LAST_OR_PREV: {
+      const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
+      if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
+      at_point = after_search = ends_with_search = false;
+      const int result = tp_last(reader, session->transaction, tree, &entry);
+      return cursor_result(buf, result, false, none, bound);
+    }
+    default: return HA_ERR_UNSUPPORTED;
   }
 }
 
@@ -348,7 +368,8 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
     after_search = true;
     return none;
   }
-  if (at_point) return seek(buf, search.get(), search_len, forward ? TP_AFTER : TP_BEFORE, forward, none);
+  if (at_point)
+    return seek(buf, search.get(), search_len, forward ? TP_AFTER : TP_BEFORE, forward, none);
   if (after_search) {
     uchar *const past = new_key.get();
     size_t past_len = search_len;
@@ -360,7 +381,8 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
     const int result = tp_last(reader, session->transaction, tree, &entry);
     return cursor_result(buf, result, false, none);
   }
-  const int result = forward ? tp_next(reader, session->transaction, tree, &entry) : tp_prev(reader, session->transaction, tree, &entry);
+  const int result = forward ? tp_next(reader, session->transaction, tree, &entry)
+                             : tp_prev(reader, session->transaction, tree, &entry);
   if (unlikely(result == TP_END && ends_with_search && forward && bound == ANY_KEY)) {
     /* More is wanted, after all. */
     ends_with_search = false;
@@ -397,12 +419,14 @@ int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
     const int error = ready();
     return error ? error : read_next_in_window(buf);
   }
-  /* The search key is still there from index_read_map; a caller with another one is served by comparing columns. */
+  /* The search key is still there from index_read_map; a caller with another one is served by
+     comparing columns. */
   if (search_len) return step(buf, true, SAME_KEY);
   return handler::index_next_same(buf, key, key_len);
 }
 
-int ha_tidepool::read_range_first(const key_range *start, const key_range *end, bool eq, bool sorted) {
+int ha_tidepool::read_range_first(const key_range *start, const key_range *end, bool eq,
+                                  bool sorted) {
   first_range_end = end;
   const int error = handler::read_range_first(start, end, eq, sorted);
   first_range_end = nullptr;
@@ -432,20 +456,21 @@ int ha_tidepool::index_last(uchar *buf) {
 
 /* ---- table reads */
 
-/* Of a table, and not of each partition when its turn comes: all are read by one snapshot, taken at the first. While the
-   statement runs nobody prepares on the table, so none comes to be without a session. */
+/* Of a table, and not of each partition when its turn comes: all are read by one snapshot, taken at
+   the first. While the statement runs no transaction is prepared on the table, so none comes to be
+   without a session. */
 int ha_tidepool::check_copy() const {
   switch (thd_sql_command(ha_thd())) {
-  case SQLCOM_ALTER_TABLE:
-  case SQLCOM_CREATE_INDEX:
-  case SQLCOM_DROP_INDEX:
-  case SQLCOM_OPTIMIZE:
-  case SQLCOM_REPAIR:
-    if (table_share->tmp_table != NO_TMP_TABLE) return TP_OK;
-    give_away_parted();
-    return tp_check_copy(engine.db, shared->name.data(), MY_MIN(shared->name.find("#P#"), shared->name.size()));
-  default:
-    return TP_OK;
+    case SQLCOM_ALTER_TABLE:
+    case SQLCOM_CREATE_INDEX:
+    case SQLCOM_DROP_INDEX:
+    case SQLCOM_OPTIMIZE:
+    case SQLCOM_REPAIR:
+      if (table_share->tmp_table != NO_TMP_TABLE) return TP_OK;
+      give_away_parted();
+      return tp_check_copy(engine.db, shared->name.data(),
+                           MY_MIN(shared->name.find("#P#"), shared->name.size()));
+    default: return TP_OK;
   }
 }
 
@@ -491,8 +516,9 @@ void ha_tidepool::position(const uchar *record) {
   put_ref();
 }
 
-/* The position of the row whose clustered key is known. A replica asks for those of rows that it has not, nor could have: of a key
-   longer than a tree takes the position is one that no row has. */
+/* The position of the row whose clustered key is known. A replica asks for those of rows that it
+   has not, nor could have: of a key longer than a tree takes the position is one that no
+   row has. */
 void ha_tidepool::put_ref() {
   if (trees()[0].fixed_length()) {
     memcpy(ref, clustered.get(), clustered_len);
@@ -554,7 +580,8 @@ void ha_tidepool::unlock_row() {
     return;
   }
   if (row_lock == TP_LOCK_NONE || !session || session->isolation > TP_READ_COMMITTED) return;
-  if (tree != 0 && entry.key) tp_unlock(session->transaction, shared->table, tree, {entry.key, entry.key_len});
+  if (tree != 0 && entry.key)
+    tp_unlock(session->transaction, shared->table, tree, {entry.key, entry.key_len});
   /* Of a row that was not read, an earlier read may have the lock, and want it. */
   if (row_read) tp_unlock(session->transaction, shared->table, 0, {clustered.get(), clustered_len});
 }

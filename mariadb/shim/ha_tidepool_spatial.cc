@@ -21,31 +21,26 @@ namespace {
 /* How the server asks for entries; false: not as an index of rectangles can be asked. */
 bool relation_of(enum ha_rkey_function flag, int *relation) {
   switch (flag) {
-  case HA_READ_MBR_INTERSECT:
-    *relation = TP_ENTRY_INTERSECTS;
-    return true;
-  case HA_READ_MBR_CONTAIN: /* the window contains the entry */
-    *relation = TP_ENTRY_INSIDE;
-    return true;
-  case HA_READ_MBR_WITHIN: /* the window is within the entry */
-    *relation = TP_ENTRY_AROUND;
-    return true;
-  case HA_READ_MBR_DISJOINT:
-    *relation = TP_ENTRY_DISJOINT;
-    return true;
-  case HA_READ_MBR_EQUAL:
-  case HA_READ_KEY_EXACT: /* a replica that looks for a row, HANDLER */
-    *relation = TP_ENTRY_EQUAL;
-    return true;
-  default:
-    return false;
+    case HA_READ_MBR_INTERSECT: *relation = TP_ENTRY_INTERSECTS; return true;
+    case HA_READ_MBR_CONTAIN: /* the window contains the entry */
+      *relation = TP_ENTRY_INSIDE;
+      return true;
+    case HA_READ_MBR_WITHIN: /* the window is within the entry */
+      *relation = TP_ENTRY_AROUND;
+      return true;
+    case HA_READ_MBR_DISJOINT: *relation = TP_ENTRY_DISJOINT; return true;
+    case HA_READ_MBR_EQUAL:
+    case HA_READ_KEY_EXACT: /* a replica that looks for a row, HANDLER */
+      *relation = TP_ENTRY_EQUAL;
+      return true;
+    default: return false;
   }
 }
 
 } // namespace
 
 bool ha_tidepool::window_request(const uchar *key, enum ha_rkey_function flag,
-    tp_spatial_request *request) {
+                                 tp_spatial_request *request) {
   *request = {tree, {key, TP_RECTANGLE_LEN}, 0};
   return relation_of(flag, &request->relation);
 }

@@ -2,20 +2,24 @@
 /*
   Virtual columns that indexes have.
 
-  The server computes those that are marked as read or written, and for statements it marks all that are in indexes. Where events of a binary
-  log are applied, by a replica or by BINLOG, it marks what the event names: partial row images leave virtual columns out, and no event has one
-  that only the replica's table has, or, with a minimal image, has in an index. Entries would be made of the record's default values. So the
-  columns are computed here. Referential actions read rows that the server doesn't see at all.
+  The server computes those that are marked as read or written, and for statements it marks all that
+  are in indexes. Where events of a binary log are applied, by a replica or by BINLOG, it marks what
+  the event names: partial row images leave virtual columns out, and no event has one that only the
+  replica's table has, or, with a minimal image, has in an index. Entries would be made of the
+  record's default values. So the columns are computed here. Referential actions read rows that the
+  server doesn't see at all.
 */
 #include "ha_tidepool.h"
 #include <algorithm>
 
 namespace {
 
-bool is_indexed(const Field *field) { return !field->stored_in_db() && (field->flags & PART_KEY_FLAG); }
+bool is_indexed(const Field *field) {
+  return !field->stored_in_db() && (field->flags & PART_KEY_FLAG);
+}
 
-/* Values of virtual BLOB columns are in the fields' own buffers, where the server may have those of the row that it stands at: while this
-   lives, others are there. */
+/* Values of virtual BLOB columns are in the fields' own buffers, where the server may have those of
+   the row that it stands at: while this lives, others are there. */
 class Kept_blobs {
 public:
   explicit Kept_blobs(TABLE *of) : table(of) {
@@ -41,11 +45,13 @@ private:
 } // namespace
 
 bool ha_tidepool::has_indexed_column_outside(const MY_BITMAP &columns) const {
-  /* A row of an event that replaces another is marked as if it were whole, and so are those that follow it. */
+  /* A row of an event that replaces another is marked as if it were whole, and so are those that
+     follow it. */
   const THD *thd = ha_thd();
   const bool applies_events = thd->rgi_slave || thd->rgi_fake;
   for (Field **field = table->vfield; *field; field++)
-    if (is_indexed(*field) && (applies_events || !bitmap_is_set(&columns, (*field)->field_index))) return true;
+    if (is_indexed(*field) && (applies_events || !bitmap_is_set(&columns, (*field)->field_index)))
+      return true;
   return false;
 }
 
@@ -56,10 +62,12 @@ int ha_tidepool::complete_record(const uchar *record, Completed_record *complete
   return compute_indexed_columns(completed->bytes.get(), &completed->blobs);
 }
 
-/* Of a record that has all stored columns, and is not the server's own. What long values it gets are in `blobs`. */
+/* Of a record that has all stored columns, and is not the server's own. What long values it gets
+   are in `blobs`. */
 int ha_tidepool::compute_indexed_columns(uchar *record, std::list<std::string> *blobs) {
   if (likely(!table->vfield)) return 0;
-  if (!std::any_of(table->vfield, table->vfield + table_share->virtual_fields, is_indexed)) return 0;
+  if (!std::any_of(table->vfield, table->vfield + table_share->virtual_fields, is_indexed))
+    return 0;
 
   int error = 0;
   const std::string saved(reinterpret_cast<const char *>(table->record[0]), table_share->reclength);

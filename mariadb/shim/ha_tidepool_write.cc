@@ -2,13 +2,15 @@
 /*
   INSERT, UPDATE, DELETE, auto-increment.
 
-  A row is the entry of the clustered index and one entry in each secondary index. A row of which one entry can't be
-  written is undone as a whole, to the position before it: the statement may go on (INSERT IGNORE, ON DUPLICATE KEY
-  UPDATE, REPLACE). That needs a position only where an entry after the first can fail for a reason that leaves the
-  statement alive, so it is taken for tables with more than one index.
+  A row is the entry of the clustered index and one entry in each secondary index. A row of which
+  one entry can't be written is undone as a whole, to the position before it: the statement may go
+  on (INSERT IGNORE, ON DUPLICATE KEY UPDATE, REPLACE). That needs a position only where an entry
+  after the first can fail for a reason that leaves the statement alive, so it is taken for tables
+  with more than one index.
 
-  Secondary indexes are written in the order of the server's keys, which may not be that of their trees: of a conflict with the last unique
-  key REPLACE concludes that no other has one, and updates the row that is in its way. All writes go in that order, as their locks do.
+  Secondary indexes are written in the order of the server's keys, which may not be that of their
+  trees: of a conflict with the last unique key REPLACE concludes that no other has one, and updates
+  the row that is in its way. All writes go in that order, as their locks do.
 */
 #include "engine.h"
 #include "errors.h"
@@ -16,7 +18,8 @@
 
 using namespace tidepool;
 
-/* The clustered key of a record into `clustered`; a new row of a table without a primary key gets its row id there. */
+/* The clustered key of a record into `clustered`; a new row of a table without a primary key gets
+   its row id there. */
 void ha_tidepool::encode_clustered(const uchar *record, bool new_row) {
   bool bare;
   if (shared->layouts.has_row_id) {
@@ -31,8 +34,8 @@ void ha_tidepool::encode_clustered(const uchar *record, bool new_row) {
 int ha_tidepool::report_duplicate(uint index) {
   session->duplicate_key = shared->layouts.key_of(index);
   duplicate_unread = 0;
-  /* What the server found about an earlier row, be it in an earlier statement: it would go by that key, and among partitions by that
-     row. It looks anew only after a row is written. */
+  /* What the server found about an earlier row, be it in an earlier statement: it would go by that
+     key, and among partitions by that row. It looks anew only after a row is written. */
   table->file->lookup_errkey = static_cast<uint>(-1);
   const uchar *pk = clustered.get();
   size_t len = clustered_len;
@@ -56,11 +59,12 @@ int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   if (unlikely(layout.fulltext() != nullptr)) return insert_words(index, record);
   if (unlikely(!layout.has_all_geometries(record))) return HA_ERR_NULL_IN_SPATIAL;
   bool bare;
-  const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
+  const size_t key_len =
+      layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
   uchar *value = value_buffer.room(layout.value_max(record));
   const size_t value_len = layout.encode_value(value, record, clustered.get(), clustered_len, bare);
-  const int result = tp_insert(session->transaction, shared->table, index, {new_key.get(), key_len}, {value, value_len},
-                               duplicate_lock);
+  const int result = tp_insert(session->transaction, shared->table, index, {new_key.get(), key_len},
+                               {value, value_len}, duplicate_lock);
   if (likely(result == TP_OK)) return 0;
   return result == TP_DUPLICATE ? report_duplicate(index) : fail(result);
 }
@@ -69,15 +73,16 @@ int ha_tidepool::insert_row(const uchar *record) {
   encode_clustered(record, true);
   const size_t row_len = row_layout().encode(row_buffer, record);
   const int result =
-      tp_insert(session->transaction, shared->table, 0, {clustered.get(), clustered_len}, {row_buffer.data(), row_len},
-                duplicate_lock);
+      tp_insert(session->transaction, shared->table, 0, {clustered.get(), clustered_len},
+                {row_buffer.data(), row_len}, duplicate_lock);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint index : shared->layouts.secondary)
     if (int error = insert_secondary(index, record)) return error;
   return 0;
 }
 
-/* A row is about to be written from this position on. (Not for deletes: what the server refuses is a row that it wrote.) */
+/* A row is about to be written from this position on. (Not for deletes: what the server refuses is
+   a row that it wrote.) */
 int ha_tidepool::mark_before_row(tp_savepoint *before) {
   if (int result = tp_savepoint_set(session->transaction, before)) return fail(result);
   before_last_write = *before;
@@ -86,7 +91,8 @@ int ha_tidepool::mark_before_row(tp_savepoint *before) {
   return 0;
 }
 
-/* Undoes what there is of it, unless all of the transaction will be. Returns the error, or another one met on the way. */
+/* Undoes what there is of it, unless all of the transaction will be. Returns the error, or another
+   one met on the way. */
 int ha_tidepool::take_row_back(const tp_savepoint &before, int error) {
   if (!tp_must_rollback(session->transaction))
     if (int result = tp_rollback_to(session->transaction, &before)) return fail(result);
@@ -99,9 +105,11 @@ int ha_tidepool::take_last_write_back(int error) {
   return take_row_back(before_last_write, error);
 }
 
-/* What was written since the mark may be refused by the server, of which the partition does not hear. */
+/* What was written since the mark may be refused by the server, of which the partition does not
+   hear. */
 int ha_tidepool::note_written() {
-  session->last_row = {table, before_last_write, {}, counted_changes(*table->file), ha_thd()->query_id};
+  session->last_row = {
+      table, before_last_write, {}, counted_changes(*table->file), ha_thd()->query_id};
   session->unsettled = true;
   return fail(tp_savepoint_set(session->transaction, &session->last_row.after));
 }
@@ -136,11 +144,13 @@ int ha_tidepool::write_complete(const uchar *record) {
     if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
   if (unlikely(load != nullptr)) {
     const int error = load_row(record);
-    /* In the order of another key: what came so far is in the table, and the rest goes the common way. */
+    /* In the order of another key: what came so far is in the table, and the rest goes the common
+       way. */
     if (load || error) return error;
   }
   const bool has_parents = foreign_checks() && foreign->has_own();
-  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) return insert_row(record);
+  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents))
+    return insert_row(record);
   tp_savepoint before;
   int error = mark_before_row(&before);
   if (unlikely(error)) return error;
@@ -153,7 +163,8 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   const Counted_call counted(this);
   if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
-  const bool old_lacks = lacks_indexed_columns(table->read_set), new_lacks = lacks_indexed_columns(table->write_set);
+  const bool old_lacks = lacks_indexed_columns(table->read_set),
+             new_lacks = lacks_indexed_columns(table->write_set);
   int error = 0;
   if (likely(!old_lacks && !new_lacks)) {
     error = update_complete(old_record, new_record);
@@ -161,12 +172,15 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
     Completed_record was, is;
     if (old_lacks) error = complete_record(old_record, &was);
     if (new_lacks && !error) error = complete_record(new_record, &is);
-    if (!error) error = update_complete(old_lacks ? was.bytes.get() : old_record, new_lacks ? is.bytes.get() : new_record);
+    if (!error)
+      error = update_complete(old_lacks ? was.bytes.get() : old_record,
+                              new_lacks ? is.bytes.get() : new_record);
   }
   if (unlikely(error)) return error;
   last_write_is_update = true;
   if (unlikely(is_checked_after_write()) && table->file != this)
-    if (int result = tp_savepoint_set(session->transaction, &after_last_update)) return fail(result);
+    if (int result = tp_savepoint_set(session->transaction, &after_last_update))
+      return fail(result);
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
@@ -207,12 +221,14 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
     result = tp_insert(session->transaction, shared->table, 0, {clustered.get(), clustered_len},
                        {row_buffer.data(), row_len}, TP_LOCK_SHARED);
     if (result == TP_OK)
-      result = tp_move_away(session->transaction, shared->table, 0, {old_clustered.get(), old_clustered_len});
+      result = tp_move_away(session->transaction, shared->table, 0,
+                            {old_clustered.get(), old_clustered_len});
   } else {
-    result =
-        tp_update(session->transaction, shared->table, 0, {clustered.get(), clustered_len}, {row_buffer.data(), row_len});
+    result = tp_update(session->transaction, shared->table, 0, {clustered.get(), clustered_len},
+                       {row_buffer.data(), row_len});
   }
-  if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
+  if (unlikely(result != TP_OK))
+    return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
 
   for (uint i : shared->layouts.secondary) {
     const Index_layout &layout = trees()[i];
@@ -226,22 +242,27 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
     if (unlikely(!layout.has_all_geometries(new_record))) return undone(HA_ERR_NULL_IN_SPATIAL);
     bool old_bare;
     const size_t old_len =
-        layout.encode(old_key.get(), old_record, table, moved ? old_clustered.get() : clustered.get(), key_room,
-                      &old_bare);
-    const size_t new_len = layout.encode(new_key.get(), new_record, table, clustered.get(), key_room, &bare);
+        layout.encode(old_key.get(), old_record, table,
+                      moved ? old_clustered.get() : clustered.get(), key_room, &old_bare);
+    const size_t new_len =
+        layout.encode(new_key.get(), new_record, table, clustered.get(), key_room, &bare);
     uchar *value = value_buffer.room(layout.value_max(new_record));
-    const size_t value_len = layout.encode_value(value, new_record, clustered.get(), clustered_len, bare);
+    const size_t value_len =
+        layout.encode_value(value, new_record, clustered.get(), clustered_len, bare);
     if (old_len == new_len && memcmp(old_key.get(), new_key.get(), new_len) == 0) {
-      /* Equal to the index but not the same ('a' and 'A'), or the row has moved under a unique key. */
-      result = tp_update(session->transaction, shared->table, i, {new_key.get(), new_len}, {value, value_len});
+      /* Equal to the index but not the same ('a' and 'A'), or the row has moved under a
+         unique key. */
+      result = tp_update(session->transaction, shared->table, i, {new_key.get(), new_len},
+                         {value, value_len});
       if (unlikely(result != TP_OK)) return undone(fail(result));
       continue;
     }
     result = tp_move_away(session->transaction, shared->table, i, {old_key.get(), old_len});
     if (result == TP_OK)
-      result =
-          tp_insert(session->transaction, shared->table, i, {new_key.get(), new_len}, {value, value_len}, TP_LOCK_SHARED);
-    if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
+      result = tp_insert(session->transaction, shared->table, i, {new_key.get(), new_len},
+                         {value, value_len}, TP_LOCK_SHARED);
+    if (unlikely(result != TP_OK))
+      return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
   }
   if (unlikely(foreign_checks() != nullptr))
     if (int error = check_foreign_update(old_record, new_record)) return undone(error);
@@ -260,17 +281,21 @@ int ha_tidepool::delete_row(const uchar *record) {
     if (int error = take_last_write_back(0)) return error;
     return from->delete_record(record);
   }
-  /* An update that moves a row between partitions is a write and a delete, and is refused as a whole. */
+  /* An update that moves a row between partitions is a write and a delete, and is refused as a
+     whole. */
   const bool is_move = is_move_of_last_row();
-  const bool is_from = is_versioned_partition() && record == table->record[1] && session->moved.to &&
-                       session->moved.to != this && session->moved.to->table == table && !session->moved.from &&
+  const bool is_from = is_versioned_partition() && record == table->record[1] &&
+                       session->moved.to && session->moved.to != this &&
+                       session->moved.to->table == table && !session->moved.from &&
                        !tp_has_written_since(session->transaction, &session->moved.after);
   if (int error = delete_record(record)) return error;
   if (unlikely(is_from)) {
     session->moved.from = this;
-    if (int result = tp_savepoint_set(session->transaction, &session->moved.after)) return fail(result);
+    if (int result = tp_savepoint_set(session->transaction, &session->moved.after))
+      return fail(result);
   }
-  return unlikely(is_move) ? fail(tp_savepoint_set(session->transaction, &session->last_row.after)) : 0;
+  return unlikely(is_move) ? fail(tp_savepoint_set(session->transaction, &session->last_row.after))
+                           : 0;
 }
 
 int ha_tidepool::delete_record(const uchar *record) {
@@ -296,11 +321,13 @@ int ha_tidepool::delete_complete(const uchar *record) {
       continue;
     }
     bool bare;
-    const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
+    const size_t len =
+        trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
     result = tp_delete(session->transaction, shared->table, i, {old_key.get(), len});
     if (unlikely(result == TP_NOT_FOUND)) {
-      sql_print_error("Tidepool: table %s: index %s lacks the entry of a row that is deleted; run CHECK TABLE",
-                      shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
+      sql_print_error(
+          "Tidepool: table %s: index %s lacks the entry of a row that is deleted; run CHECK TABLE",
+          shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
     }
   }
   int error = row_gone && result == TP_NOT_FOUND ? HA_ERR_CRASHED : fail(result);
@@ -308,10 +335,11 @@ int ha_tidepool::delete_complete(const uchar *record) {
   return unlikely(error) && row_gone ? take_row_back(before, error) : error;
 }
 
-/* ---- auto-increment: the counter is the next value to be given, and stays when a transaction is rolled back */
+/* ---- auto-increment: the counter is the next value to be given, and stays when a transaction is
+   rolled back */
 
-void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
-                                     ulonglong *reserved) {
+void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted,
+                                     ulonglong *first, ulonglong *reserved) {
   const ulonglong max = table->next_number_field->get_max_int_value();
   if (increment == 0) increment = 1;
   if (offset == 0 || offset > increment) offset = 1; /* as the server's documentation has it */
@@ -323,11 +351,12 @@ void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulon
   ulonglong value = offset;
   if (next > offset) {
     const ulonglong steps = (next - offset) / increment + ((next - offset) % increment != 0);
-    value = steps > (ULONGLONG_MAX - offset) / increment ? ULONGLONG_MAX : offset + steps * increment;
+    value =
+        steps > (ULONGLONG_MAX - offset) / increment ? ULONGLONG_MAX : offset + steps * increment;
   }
   if (next > max || value > max) {
-    /* All values are used: the server reports a value that the column can't hold, or, with the largest number of all,
-       that there is none (ER_AUTOINC_READ_FAILED). */
+    /* All values are used: the server reports a value that the column can't hold, or, with the
+       largest number of all, that there is none (ER_AUTOINC_READ_FAILED). */
     *first = MY_MAX(next, value);
     *reserved = 0;
     return;
@@ -379,7 +408,8 @@ int ha_tidepool::last_auto_increment_row(uchar *record, bool *found) {
   if (result == TP_OK) result = tp_statement_begin(transaction, 0, &unused);
   if (result == TP_OK) result = tp_reader_open(shared->table, &entries);
   if (result == TP_OK)
-    result = layout.all_parts()[0].mask ? tp_first(entries, transaction, index, &at) : tp_last(entries, transaction, index, &at);
+    result = layout.all_parts()[0].mask ? tp_first(entries, transaction, index, &at)
+                                        : tp_last(entries, transaction, index, &at);
   *found = result == TP_OK;
   if (*found) {
     std::vector<uchar> wanted(table_share->fields, 0);
@@ -388,11 +418,14 @@ int ha_tidepool::last_auto_increment_row(uchar *record, bool *found) {
     if (index != 0)
       good = layout.decode(record, at.key, at.key_len, at.value, at.value_len, wanted.data());
     else
-      good = row_layout().decode(record, at.value, at.value_len, wanted.data(), row_layout().last_needed(wanted.data())) &&
+      good = row_layout().decode(record, at.value, at.value_len, wanted.data(),
+                                 row_layout().last_needed(wanted.data())) &&
              layout.decode_clustered(record, at.key, at.key_len, wanted.data());
     if (!good) result = TP_CORRUPT;
   }
-  const int error = result == TP_END ? 0 : result == TP_CORRUPT && *found ? HA_ERR_CRASHED : fail(result);
+  const int error = result == TP_END                 ? 0
+                    : result == TP_CORRUPT && *found ? HA_ERR_CRASHED
+                                                     : fail(result);
   if (entries) tp_reader_close(entries);
   if (transaction) tp_transaction_free(transaction);
   return error;

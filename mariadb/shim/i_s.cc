@@ -14,9 +14,9 @@ st_mysql_information_schema interface = {MYSQL_INFORMATION_SCHEMA_INTERFACE_VERS
 
 namespace {
 
-constexpr const Schema_table *TABLES[] = {&BUFFER_POOL, &BUFFER_POOL_BY_INDEX, &TRX, &LOCKS, &CACHE_ADVICE,
-                                            &MEMORY_DECISIONS, &TABLE_FILES, &DEADLOCKS,
-                                            &ENCRYPTION};
+constexpr const Schema_table *TABLES[] = {
+    &BUFFER_POOL,      &BUFFER_POOL_BY_INDEX, &TRX,       &LOCKS,     &CACHE_ADVICE,
+    &MEMORY_DECISIONS, &TABLE_FILES,          &DEADLOCKS, &ENCRYPTION};
 
 const Schema_table *table_named(const char *name) {
   for (const Schema_table *table : TABLES)
@@ -25,8 +25,9 @@ const Schema_table *table_named(const char *name) {
 }
 
 /*
-  A part of a table's name, from the spelling of file names. That of a partition ("t#P#p0") and of a table that the
-  server has yet to rename ("#sql-…") has parts of its own between marks; a '#' of the name itself is spelt "@0023".
+  A part of a table's name, from the spelling of file names. That of a partition ("t#P#p0") and of a
+  table that the server has yet to rename ("#sql-…") has parts of its own between marks; a '#' of
+  the name itself is spelt "@0023".
 */
 void store_name(Field *field, const char *from, size_t len) {
   char text[FN_REFLEN + 1], piece[FN_REFLEN + 1];
@@ -75,24 +76,12 @@ void store(THD *thd, Field *field, const tp_value &value) {
   field->set_notnull();
   const auto *text = reinterpret_cast<const char *>(value.data);
   switch (value.kind) {
-  case TP_VALUE_UNSIGNED:
-    field->store(static_cast<longlong>(value.number), true);
-    break;
-  case TP_VALUE_REAL:
-    field->store(value.real);
-    break;
-  case TP_VALUE_TEXT:
-    field->store(text, value.len, system_charset_info);
-    break;
-  case TP_VALUE_NAME:
-    store_name(field, text, value.len);
-    break;
-  case TP_VALUE_TIME:
-    store_time(thd, field, value.number);
-    break;
-  case TP_VALUE_STATEMENT:
-    store_statement(field, value.number);
-    break;
+    case TP_VALUE_UNSIGNED: field->store(static_cast<longlong>(value.number), true); break;
+    case TP_VALUE_REAL: field->store(value.real); break;
+    case TP_VALUE_TEXT: field->store(text, value.len, system_charset_info); break;
+    case TP_VALUE_NAME: store_name(field, text, value.len); break;
+    case TP_VALUE_TIME: store_time(thd, field, value.number); break;
+    case TP_VALUE_STATEMENT: store_statement(field, value.number); break;
   }
 }
 
@@ -106,7 +95,8 @@ int take_row(void *context, const tp_value *values, size_t count) {
   auto *rows = static_cast<Rows *>(context);
   if (rows->thd->killed) return 1;
   restore_record(rows->table, s->default_values);
-  for (size_t i = 0; i < count && i < rows->table->s->fields; i++) store(rows->thd, rows->table->field[i], values[i]);
+  for (size_t i = 0; i < count && i < rows->table->s->fields; i++)
+    store(rows->thd, rows->table->field[i], values[i]);
   rows->failed = schema_table_store_record(rows->thd, rows->table);
   return rows->failed;
 }
@@ -116,17 +106,20 @@ int fill(THD *thd, TABLE_LIST *tables, COND *) {
   const Schema_table *table = table_named(c_str(tables->schema_table->table_name));
   std::shared_lock<std::shared_mutex> open(engine.explaining);
   if (!table || !engine.db) {
-    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_CANT_FIND_SYSTEM_REC,
-                        "Tidepool: SELECTing from INFORMATION_SCHEMA.%s but the engine is not running",
-                        c_str(tables->schema_table->table_name));
+    push_warning_printf(
+        thd, Sql_condition::WARN_LEVEL_WARN, ER_CANT_FIND_SYSTEM_REC,
+        "Tidepool: SELECTing from INFORMATION_SCHEMA.%s but the engine is not running",
+        c_str(tables->schema_table->table_name));
     return 0;
   }
   Rows rows{thd, tables->table, false};
   uint8_t is_truncated = 0;
   const int result = tp_explain(engine.db, table->rows, &rows, take_row, &is_truncated);
   if (is_truncated)
-    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_UNKNOWN_ERROR,
-                        "Tidepool: %s has more rows than are shown, for the memory that they would take", table->name);
+    push_warning_printf(
+        thd, Sql_condition::WARN_LEVEL_WARN, ER_UNKNOWN_ERROR,
+        "Tidepool: %s has more rows than are shown, for the memory that they would take",
+        table->name);
   if (result) {
     const String text = last_error_text();
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_UNKNOWN_ERROR, "Tidepool: %s (%d)",

@@ -2,9 +2,10 @@
 /*
   The information_schema tables TIDEPOOL_*.
 
-  Each is a plugin of its own in the same library (the server calls that a plugin "of type INFORMATION SCHEMA"), so
-  --plugin-load-add=ha_tidepool.so and INSTALL SONAME 'ha_tidepool' bring them together with the engine. A table is a
-  name, a list of columns (i_s_buffer_pool.cc, …) and the number by which tp_explain() knows it; the rows come from there.
+  Each is a plugin of its own in the same library (the server calls that a plugin "of type
+  INFORMATION SCHEMA"), so --plugin-load-add=ha_tidepool.so and INSTALL SONAME 'ha_tidepool' bring
+  them together with the engine. A table is a name, a list of columns (i_s_buffer_pool.cc, …) and
+  the number by which tp_explain() knows it; the rows come from there.
 
   Reading one takes the privilege PROCESS, as InnoDB's do.
 */
@@ -30,13 +31,15 @@ struct Schema_table {
   tp_explain_table rows;
 };
 
-extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[], trx_columns[], locks_columns[],
-    cache_advice_columns[], memory_decisions_columns[], table_files_columns[], deadlocks_columns[],
-    encryption_columns[];
+extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[], trx_columns[],
+    locks_columns[], cache_advice_columns[], memory_decisions_columns[], table_files_columns[],
+    deadlocks_columns[], encryption_columns[];
 
 constexpr Schema_table BUFFER_POOL{"TIDEPOOL_BUFFER_POOL", buffer_pool_columns, TP_BUFFER_POOL},
-    BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns, TP_BUFFER_POOL_BY_INDEX},
-    TRX{"TIDEPOOL_TRX", trx_columns, TP_TRANSACTIONS}, LOCKS{"TIDEPOOL_LOCKS", locks_columns, TP_LOCKS},
+    BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns,
+                         TP_BUFFER_POOL_BY_INDEX},
+    TRX{"TIDEPOOL_TRX", trx_columns, TP_TRANSACTIONS},
+    LOCKS{"TIDEPOOL_LOCKS", locks_columns, TP_LOCKS},
     CACHE_ADVICE{"TIDEPOOL_CACHE_ADVICE", cache_advice_columns, TP_CACHE_ADVICE},
     MEMORY_DECISIONS{"TIDEPOOL_MEMORY_DECISIONS", memory_decisions_columns, TP_MEMORY_DECISIONS},
     TABLE_FILES{"TIDEPOOL_TABLE_FILES", table_files_columns, TP_TABLE_FILES},

@@ -15,16 +15,14 @@ const ST_FIELD_INFO trx_columns[] = {
     /* NULL: before the server was started, or by the engine itself */
     Column("trx_started", Datetime(6), NULLABLE),
     Column("trx_requested_lock_id", Varchar(LOCK_ID_LENGTH), NULLABLE),
-    Column("trx_wait_started", Datetime(6), NULLABLE),
-    Column("trx_weight", ULonglong(), NOT_NULL),
+    Column("trx_wait_started", Datetime(6), NULLABLE), Column("trx_weight", ULonglong(), NOT_NULL),
     /* NULL: no connection runs it */
     Column("trx_mysql_thread_id", ULonglong(), NULLABLE),
     Column("trx_query", Varchar(QUERY_LENGTH_MAX), NULLABLE),
     Column("trx_tables_in_use", ULonglong(), NOT_NULL),
     Column("trx_rows_locked", ULonglong(), NOT_NULL),
     Column("trx_rows_modified", ULonglong(), NOT_NULL),
-    Column("trx_isolation_level", Varchar(16), NULLABLE),
-    CEnd()};
+    Column("trx_isolation_level", Varchar(16), NULLABLE), CEnd()};
 
 const ST_FIELD_INFO locks_columns[] = {
     Column("lock_id", Varchar(LOCK_ID_LENGTH), NOT_NULL),
@@ -43,15 +41,12 @@ const ST_FIELD_INFO locks_columns[] = {
     Column("lock_key_last", Varchar(KEY_LENGTH), NULLABLE),
     /* the first of those that a request waits for, and how many there are */
     Column("blocking_trx_id", ULonglong(), NULLABLE),
-    Column("blocking_trxs", ULonglong(), NOT_NULL),
-    CEnd()};
+    Column("blocking_trxs", ULonglong(), NOT_NULL), CEnd()};
 
 const ST_FIELD_INFO deadlocks_columns[] = {
-    Column("deadlock_id", ULonglong(), NOT_NULL),
-    Column("found_at", Datetime(6), NOT_NULL),
+    Column("deadlock_id", ULonglong(), NOT_NULL), Column("found_at", Datetime(6), NOT_NULL),
     /* each waited for the next, the last for the first */
-    Column("position", ULonglong(), NOT_NULL),
-    Column("trx_id", ULonglong(), NOT_NULL),
+    Column("position", ULonglong(), NOT_NULL), Column("trx_id", ULonglong(), NOT_NULL),
     Column("trx_mysql_thread_id", ULonglong(), NULLABLE),
     Column("trx_query", Varchar(QUERY_LENGTH_MAX), NULLABLE),
     /* the lock that it waited for; NULL: of a table that is gone */
@@ -62,7 +57,6 @@ const ST_FIELD_INFO deadlocks_columns[] = {
     Column("lock_key", Varchar(KEY_LENGTH), NOT_NULL),
     Column("trx_rows_modified", ULonglong(), NOT_NULL),
     /* YES or NO */
-    Column("is_victim", Varchar(3), NOT_NULL),
-    CEnd()};
+    Column("is_victim", Varchar(3), NOT_NULL), CEnd()};
 
 } // namespace tidepool::i_s

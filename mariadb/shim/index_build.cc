@@ -100,7 +100,8 @@ public:
       }
       if (result == Row_conversion::REFUSED) return Index_build::REFUSED;
     } else if ((!last || layouts.row->decode(record, row.data, row.len, wanted.data(), last)) &&
-        (!from_key || layouts.trees[0].decode_clustered(record, pk.data, pk.len, wanted.data())))
+               (!from_key ||
+                layouts.trees[0].decode_clustered(record, pk.data, pk.len, wanted.data())))
       return TP_OK;
     const std::string text =
         "table " + context.name + ": a row is not of the table's definition: check the table";
@@ -110,7 +111,8 @@ public:
 
   /* Gives the entries that a tree has of the row to `take`, in the order of their keys, each good
      until the next one. Ends with the first code but TP_OK that it returns. */
-  template <typename Take> int make(uint tree, Take take) {
+  template <typename Take>
+  int make(uint tree, Take take) {
     if (tree == 0) return take(pk, new_row);
     if (context.layouts.trees[tree].fulltext()) return make_words(tree, take);
     if (!context.layouts.trees[tree].has_all_geometries(altered->record[0]))
@@ -127,13 +129,14 @@ private:
     const uchar *const record = altered->record[0];
     bool bare;
     if (!layouts.has_row_id)
-      pk = {new_clustered.get(), layouts.trees[0].encode(new_clustered.get(), record, altered,
-                                                         nullptr, room, &bare)};
+      pk = {new_clustered.get(),
+            layouts.trees[0].encode(new_clustered.get(), record, altered, nullptr, room, &bare)};
     const size_t len = layouts.row->encode(row_buffer, record);
     new_row = {row_buffer.data(), len};
   }
 
-  template <typename Take> int make_words(uint tree, Take take) {
+  template <typename Take>
+  int make_words(uint tree, Take take) {
     if (!words.parse(*context.layouts.trees[tree].fulltext(), altered->record[0])) {
       const std::string text =
           "table " + context.name + ": a parser plugin of a FULLTEXT index has failed";
@@ -210,8 +213,7 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
     thd->get_stmt_da()->inc_current_row_for_warning();
     for (uint tree : context->built) {
       const auto add = [&](tp_bytes key, tp_bytes value) {
-        if (tree == 0 && context->rows_in_order)
-          return tp_change_push_row(change, key, value);
+        if (tree == 0 && context->rows_in_order) return tp_change_push_row(change, key, value);
         entries++;
         return tp_change_add(change, tree, key, value);
       };

@@ -30,15 +30,17 @@ Index_layout Index_layout::row_id() {
   return layout;
 }
 
-/* Of UNIQUE … USING HASH the engine has an index over the hash alone. In an open table the key begins with that; in a TABLE_SHARE the
-   columns that the user named come first. */
+/* Of UNIQUE … USING HASH the engine has an index over the hash alone. In an open table the key
+   begins with that; in a TABLE_SHARE the columns that the user named come first. */
 static bool is_before_hash(const TABLE_SHARE *share, const KEY *key, const KEY_PART_INFO *part) {
-  return key->algorithm == HA_KEY_ALG_LONG_HASH && !(share->field[part->fieldnr - 1]->flags & LONG_UNIQUE_HASH_FIELD);
+  return key->algorithm == HA_KEY_ALG_LONG_HASH &&
+         !(share->field[part->fieldnr - 1]->flags & LONG_UNIQUE_HASH_FIELD);
 }
 
 Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index_layout *pk)
     : users(key->user_defined_key_parts),
-      unique((key->flags & HA_NOSAME) && key->algorithm != HA_KEY_ALG_LONG_HASH), clustered(!pk), primary(pk) {
+      unique((key->flags & HA_NOSAME) && key->algorithm != HA_KEY_ALG_LONG_HASH), clustered(!pk),
+      primary(pk) {
   if (is_fulltext(*key)) {
     text = std::make_shared<Fulltext_index>(share, key);
     for (const Column &column : text->columns()) parts.push_back(Part::text_words(column));
@@ -85,7 +87,8 @@ void Index_layout::measure() {
   for (size_t i = 0; i < parts.size(); i++) {
     const Part &part = parts[i];
     key_max_ += part.encoded_max;
-    if (part.image == Part::STRING) scratch_ = MY_MAX(scratch_, part.codec.scratch_size(part.length));
+    if (part.image == Part::STRING)
+      scratch_ = MY_MAX(scratch_, part.codec.scratch_size(part.length));
     if (!clustered && unique && i >= users) continue;
     varies |= part.image == Part::STRING || part.image == Part::CELL || part.column.null_mask;
     fixed += part.image_length;
@@ -100,8 +103,8 @@ bool Index_layout::has_null(const uchar *record) const {
   return false;
 }
 
-uchar *Index_layout::encode_parts(uchar *to, uint first, uint last, const uchar *record, TABLE *table,
-                                  const uchar *row_id, Key_room &room) const {
+uchar *Index_layout::encode_parts(uchar *to, uint first, uint last, const uchar *record,
+                                  TABLE *table, const uchar *row_id, Key_room &room) const {
   for (uint i = first; i < last; i++) {
     const Part &part = parts[i];
     uchar *const start = to;
@@ -123,25 +126,27 @@ uchar *Index_layout::encode_parts(uchar *to, uint first, uint last, const uchar 
   return to;
 }
 
-size_t Index_layout::encode(uchar *to, const uchar *record, TABLE *table, const uchar *row_id, Key_room &room,
-                            bool *bare) const {
+size_t Index_layout::encode(uchar *to, const uchar *record, TABLE *table, const uchar *row_id,
+                            Key_room &room, bool *bare) const {
   *bare = bare_entries && !has_null(record);
   const uint last = *bare ? users : static_cast<uint>(parts.size());
   return encode_parts(to, 0, last, record, table, row_id, room) - to;
 }
 
-size_t Index_layout::encode_user_parts(uchar *to, const uchar *record, TABLE *table, Key_room &room) const {
+size_t Index_layout::encode_user_parts(uchar *to, const uchar *record, TABLE *table,
+                                       Key_room &room) const {
   return encode_parts(to, 0, users, record, table, nullptr, room) - to;
 }
 
-size_t Index_layout::encode_search(uchar *to, const KEY *key, const uchar *image, key_part_map map, TABLE *table,
-                                   Key_room &room, Search *search) const {
+size_t Index_layout::encode_search(uchar *to, const KEY *key, const uchar *image, key_part_map map,
+                                   TABLE *table, Key_room &room, Search *search) const {
   uchar *const start = to;
   uint i = 0;
   search->has_null = false;
   for (; map & 1; map >>= 1, i++) {
-    /* Parts of the primary key that the server appended are used while they are in the tree's order too. A map of the whole key has
-       more bits than there are parts, and behind the last part is another key's. */
+    /* Parts of the primary key that the server appended are used while they are in the tree's order
+       too. A map of the whole key has more bits than there are parts, and behind the last part is
+       another key's. */
     if (i >= parts.size() || i >= key->ext_key_parts || parts[i].image == Part::ROW_ID ||
         key->key_part[i].field->field_index != parts[i].column.fieldnr || (i >= users && unique))
       break;
@@ -199,7 +204,8 @@ size_t Index_layout::value_bound() const {
 
 bool Index_layout::same(const Index_layout &other, const std::vector<int> *old_of) const {
   if (parts.size() != other.parts.size() || users != other.users || unique != other.unique ||
-      clustered != other.clustered || bare_entries != other.bare_entries || nullable != other.nullable)
+      clustered != other.clustered || bare_entries != other.bare_entries ||
+      nullable != other.nullable)
     return false;
   if (!text != !other.text || (text && !text->same(*other.text))) return false;
   for (size_t i = 0; i < parts.size(); i++) {
@@ -212,15 +218,20 @@ bool Index_layout::same(const Index_layout &other, const std::vector<int> *old_o
     if (a.column.fieldnr != fieldnr || a.column.storage != b.column.storage ||
         !a.column.null_mask != !b.column.null_mask || a.column.cs != b.column.cs)
       return false;
-    /* The text of a VARCHAR or BLOB is written the same, however long it may be: whole, or up to the part's length. */
-    const bool has_length_of_its_own = a.column.storage == Column::VARCHAR || a.column.storage == Column::BLOB;
+    /* The text of a VARCHAR or BLOB is written the same, however long it may be: whole, or up to
+       the part's length. */
+    const bool has_length_of_its_own =
+        a.column.storage == Column::VARCHAR || a.column.storage == Column::BLOB;
     if (!has_length_of_its_own && a.column.size != b.column.size) return false;
-    if (!(has_length_of_its_own && a.whole) && (a.length != b.length || a.encoded_max != b.encoded_max)) return false;
+    if (!(has_length_of_its_own && a.whole) &&
+        (a.length != b.length || a.encoded_max != b.encoded_max))
+      return false;
   }
   return true;
 }
 
-size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *pk, size_t pk_len, bool bare) const {
+size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *pk, size_t pk_len,
+                                  bool bare) const {
   uchar *const start = to;
   if (bare) {
     if (!primary->fixed) {
@@ -284,8 +295,8 @@ static const uchar *value_pk(const uchar *value, const uchar *end, size_t fixed,
   return static_cast<size_t>(end - value) < *len ? nullptr : value;
 }
 
-const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const uchar *value, size_t value_len,
-                                         uchar *room, size_t *len) const {
+const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const uchar *value,
+                                         size_t value_len, uchar *room, size_t *len) const {
   const uchar *const end = key + key_len;
   if (text) {
     const uchar *const pk = text->codec().skip(key, end);
@@ -319,14 +330,16 @@ const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const
   starts[i] = at;
   uchar *to = room;
   for (const Piece &piece : pieces)
-    for (const uchar *from = starts[piece.part]; from < starts[piece.part + 1]; from++) *to++ = *from ^ piece.mask;
+    for (const uchar *from = starts[piece.part]; from < starts[piece.part + 1]; from++)
+      *to++ = *from ^ piece.mask;
   *len = to - room;
   return room;
 }
 
-/* Reads one part of a secondary entry: from the key at *at, and from the unpack information at *unpack. */
-static bool decode_entry_part(const Part &part, uchar *record, bool wanted, const uchar **at, const uchar *end,
-                              const uchar **unpack, const uchar *unpack_end) {
+/* Reads one part of a secondary entry: from the key at *at, and from the unpack information at
+   *unpack. */
+static bool decode_entry_part(const Part &part, uchar *record, bool wanted, const uchar **at,
+                              const uchar *end, const uchar **unpack, const uchar *unpack_end) {
   const Column &column = part.column;
   size_t len;
   if (part.image == Part::CELL) {
@@ -372,8 +385,8 @@ static bool decode_entry_part(const Part &part, uchar *record, bool wanted, cons
   return true;
 }
 
-bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const uchar *value, size_t value_len,
-                          const uchar *needed) const {
+bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const uchar *value,
+                          size_t value_len, const uchar *needed) const {
   const uchar *const end = key + key_len;
   const uchar *const unpack_end = value + value_len;
   const uchar *unpack = value;
@@ -386,7 +399,8 @@ bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const
   }
   const uint in_tree_key = pk ? users : static_cast<uint>(parts.size());
   for (uint i = 0; i < in_tree_key; i++)
-    if (!decode_entry_part(parts[i], record, parts[i].image != Part::ROW_ID && needed[parts[i].column.fieldnr], &key,
+    if (!decode_entry_part(parts[i], record,
+                           parts[i].image != Part::ROW_ID && needed[parts[i].column.fieldnr], &key,
                            end, &unpack, unpack_end))
       return false;
   if (!pk) return true;
@@ -397,19 +411,22 @@ bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const
     if (!appended) {
       pk = part.skip(pk, pk_end);
       if (!pk) return false;
-    } else if (!decode_entry_part(part, record, part.image != Part::ROW_ID && needed[part.column.fieldnr], &pk, pk_end,
-                                  &unpack, unpack_end)) {
+    } else if (!decode_entry_part(part, record,
+                                  part.image != Part::ROW_ID && needed[part.column.fieldnr], &pk,
+                                  pk_end, &unpack, unpack_end)) {
       return false;
     }
   }
   return true;
 }
 
-const uchar *Index_layout::bare_clustered_key(const uchar *value, size_t value_len, size_t *len) const {
+const uchar *Index_layout::bare_clustered_key(const uchar *value, size_t value_len,
+                                              size_t *len) const {
   return value_pk(value, value + value_len, primary->fixed, len);
 }
 
-bool Index_layout::decode_clustered(uchar *record, const uchar *key, size_t key_len, const uchar *needed) const {
+bool Index_layout::decode_clustered(uchar *record, const uchar *key, size_t key_len,
+                                    const uchar *needed) const {
   const uchar *const end = key + key_len;
   for (const Part &part : parts) {
     if (part.reversible() && needed[part.column.fieldnr]) {

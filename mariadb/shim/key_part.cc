@@ -4,8 +4,9 @@
 namespace tidepool {
 
 Part::Part(const TABLE_SHARE *share, const KEY_PART_INFO *info)
-    : column(share->field[info->field->field_index], share), mask(info->key_part_flag & HA_REVERSE_SORT ? 0xFF : 0),
-      length(info->length), store_length(info->store_length) {
+    : column(share->field[info->field->field_index], share),
+      mask(info->key_part_flag & HA_REVERSE_SORT ? 0xFF : 0), length(info->length),
+      store_length(info->store_length) {
   const Field *field = share->field[info->field->field_index];
 
   if (column.storage != Column::FIXED) {
@@ -20,44 +21,43 @@ Part::Part(const TABLE_SHARE *share, const KEY_PART_INFO *info)
   } else {
     image_length = column.size;
     switch (field->real_type()) {
-    case MYSQL_TYPE_TINY:
-    case MYSQL_TYPE_SHORT:
-    case MYSQL_TYPE_INT24:
-    case MYSQL_TYPE_LONG:
-    case MYSQL_TYPE_LONGLONG:
-    case MYSQL_TYPE_YEAR:
-      image = (field->flags & UNSIGNED_FLAG) || field->real_type() == MYSQL_TYPE_YEAR ? UNSIGNED : SIGNED;
-      break;
-    case MYSQL_TYPE_ENUM:
-    case MYSQL_TYPE_SET:
-    case MYSQL_TYPE_NEWDATE:
-      image = UNSIGNED;
-      break;
-    case MYSQL_TYPE_FLOAT:
-      image = FLOAT; /* -0 and 0 are one key: the bytes are kept beside it */
-      unpack = BYTES;
-      break;
-    case MYSQL_TYPE_DOUBLE:
-      image = DOUBLE;
-      unpack = BYTES;
-      break;
-    case MYSQL_TYPE_NEWDECIMAL:
-    case MYSQL_TYPE_BIT:
-    case MYSQL_TYPE_STRING:
-    case MYSQL_TYPE_TIMESTAMP2:
-    case MYSQL_TYPE_DATETIME2:
-    case MYSQL_TYPE_TIME2:
-      image = RAW;
-      if (info->length < column.size) {
-        whole = false;
-        image_length = info->length;
-      }
-      break;
-    default: /* old formats */
-      image = SORTED;
-      unpack = BYTES;
-      image_length = field->sort_length();
-      break;
+      case MYSQL_TYPE_TINY:
+      case MYSQL_TYPE_SHORT:
+      case MYSQL_TYPE_INT24:
+      case MYSQL_TYPE_LONG:
+      case MYSQL_TYPE_LONGLONG:
+      case MYSQL_TYPE_YEAR:
+        image = (field->flags & UNSIGNED_FLAG) || field->real_type() == MYSQL_TYPE_YEAR ? UNSIGNED
+                                                                                        : SIGNED;
+        break;
+      case MYSQL_TYPE_ENUM:
+      case MYSQL_TYPE_SET:
+      case MYSQL_TYPE_NEWDATE: image = UNSIGNED; break;
+      case MYSQL_TYPE_FLOAT:
+        image = FLOAT; /* -0 and 0 are one key: the bytes are kept beside it */
+        unpack = BYTES;
+        break;
+      case MYSQL_TYPE_DOUBLE:
+        image = DOUBLE;
+        unpack = BYTES;
+        break;
+      case MYSQL_TYPE_NEWDECIMAL:
+      case MYSQL_TYPE_BIT:
+      case MYSQL_TYPE_STRING:
+      case MYSQL_TYPE_TIMESTAMP2:
+      case MYSQL_TYPE_DATETIME2:
+      case MYSQL_TYPE_TIME2:
+        image = RAW;
+        if (info->length < column.size) {
+          whole = false;
+          image_length = info->length;
+        }
+        break;
+      default: /* old formats */
+        image = SORTED;
+        unpack = BYTES;
+        image_length = field->sort_length();
+        break;
     }
     encoded_max = image_length;
   }
@@ -96,62 +96,58 @@ static inline uchar *put_integer(uchar *to, const uchar *from, size_t len, uchar
   return to + len;
 }
 
-template <typename Bits> static uchar *put_real(uchar *to, Bits bits) {
+template <typename Bits>
+static uchar *put_real(uchar *to, Bits bits) {
   constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
   bits = bits & sign ? ~bits : bits | sign;
-  for (size_t i = 0; i < sizeof bits; i++) to[i] = static_cast<uchar>(bits >> (8 * (sizeof bits - 1 - i)));
+  for (size_t i = 0; i < sizeof bits; i++)
+    to[i] = static_cast<uchar>(bits >> (8 * (sizeof bits - 1 - i)));
   return to + sizeof bits;
 }
 
 uchar *Part::put(uchar *to, const uchar *at, size_t len, TABLE *table, Key_room &room) const {
   switch (image) {
-  case RAW:
-    memcpy(to, at, image_length);
-    return to + image_length;
-  case UNSIGNED:
-    return put_integer(to, at, image_length, 0);
-  case SIGNED:
-    return put_integer(to, at, image_length, 0x80);
-  case FLOAT: {
-    float value;
-    memcpy(&value, at, sizeof value);
-    if (value == 0) value = 0;
-    uint32 bits;
-    memcpy(&bits, &value, sizeof bits);
-    return put_real(to, bits);
-  }
-  case DOUBLE: {
-    double value;
-    memcpy(&value, at, sizeof value);
-    if (value == 0) value = 0;
-    uint64 bits;
-    memcpy(&bits, &value, sizeof bits);
-    return put_real(to, bits);
-  }
-  case SORTED: {
-    Field *field = table->field[column.fieldnr];
-    uchar *const saved = field->ptr;
-    field->ptr = const_cast<uchar *>(at);
-    field->sort_string(to, image_length);
-    field->ptr = saved;
-    return to + image_length;
-  }
-  case STRING: {
-    len = MY_MIN(len, length);
-    CHARSET_INFO *cs = column.cs;
-    if (cs->mbmaxlen > 1 && !whole) len = MY_MIN(len, cs->charpos(at, at + len, length / cs->mbmaxlen));
-    return codec.encode(to, at, len, room.scratch.get(), room.scratch_len);
-  }
-  case ROW_ID:
-    memcpy(to, at, ROW_ID_LENGTH);
-    return to + ROW_ID_LENGTH;
-  case CELL: {
-    uchar rectangle[TP_RECTANGLE_LEN];
-    geometry->get_key_image(rectangle, sizeof rectangle, at, Field::itMBR);
-    return to + tp_spatial_key({rectangle, sizeof rectangle}, to);
-  }
-  case TEXT_WORDS:
-    break;
+    case RAW: memcpy(to, at, image_length); return to + image_length;
+    case UNSIGNED: return put_integer(to, at, image_length, 0);
+    case SIGNED: return put_integer(to, at, image_length, 0x80);
+    case FLOAT: {
+      float value;
+      memcpy(&value, at, sizeof value);
+      if (value == 0) value = 0;
+      uint32 bits;
+      memcpy(&bits, &value, sizeof bits);
+      return put_real(to, bits);
+    }
+    case DOUBLE: {
+      double value;
+      memcpy(&value, at, sizeof value);
+      if (value == 0) value = 0;
+      uint64 bits;
+      memcpy(&bits, &value, sizeof bits);
+      return put_real(to, bits);
+    }
+    case SORTED: {
+      Field *field = table->field[column.fieldnr];
+      uchar *const saved = field->ptr;
+      field->ptr = const_cast<uchar *>(at);
+      field->sort_string(to, image_length);
+      field->ptr = saved;
+      return to + image_length;
+    }
+    case STRING: {
+      len = MY_MIN(len, length);
+      CHARSET_INFO *cs = column.cs;
+      if (cs->mbmaxlen > 1 && !whole)
+        len = MY_MIN(len, cs->charpos(at, at + len, length / cs->mbmaxlen));
+      return codec.encode(to, at, len, room.scratch.get(), room.scratch_len);
+    }
+    case ROW_ID: memcpy(to, at, ROW_ID_LENGTH); return to + ROW_ID_LENGTH;
+    case CELL: {
+      uchar rectangle[TP_RECTANGLE_LEN];
+      geometry->get_key_image(rectangle, sizeof rectangle, at, Field::itMBR);
+      return to + tp_spatial_key({rectangle, sizeof rectangle}, to);
+    }
+    case TEXT_WORDS: break;
   }
   return to;
 }

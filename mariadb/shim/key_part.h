@@ -1,7 +1,8 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  A part of a key: one column's value, or the beginning of it, as bytes that memcmp orders as the index does. key_codec.h says what they
-  are, and what becomes of them in a descending part: here they are read as they stand there, and written as in an ascending one.
+  A part of a key: one column's value, or the beginning of it, as bytes that memcmp orders as the
+  index does. key_codec.h says what they are, and what becomes of them in a descending part: here
+  they are read as they stand there, and written as in an ascending one.
 */
 #ifndef TIDEPOOL_KEY_PART_H
 #define TIDEPOOL_KEY_PART_H
@@ -28,7 +29,16 @@ struct Part {
      column. CELL: a column of a SPATIAL index, of which the key has where its rectangle is
      (mariadb/src/spatial/cell.rs). */
   enum Image : uchar {
-    RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID, TEXT_WORDS, CELL
+    RAW,
+    UNSIGNED,
+    SIGNED,
+    FLOAT,
+    DOUBLE,
+    STRING,
+    SORTED,
+    ROW_ID,
+    TEXT_WORDS,
+    CELL
   };
   /* RECTANGLE: that of a geometry, which can't be read back from it. */
   enum Unpack : uchar { NOTHING, BYTES, TEXT, SPACES, RECTANGLE };
@@ -69,7 +79,8 @@ struct Part {
 
   /* Where the part that begins here ends; nullptr: corrupt, or cut short. */
   const uchar *skip(const uchar *from, const uchar *end) const;
-  /* Sets the column of a reversible part, or of one with SPACES (*len is its text's length then). */
+  /* Sets the column of a reversible part, or of one with SPACES (*len is its text's
+     length then). */
   const uchar *decode(uchar *record, const uchar *from, const uchar *end, size_t *len) const;
 };
 

@@ -26,14 +26,9 @@ namespace {
 void server_log(int level, const char *text, size_t len) {
   const int length = static_cast<int>(MY_MIN(len, size_t{4000}));
   switch (level) {
-  case TP_LOG_ERROR:
-    sql_print_error("Tidepool: %.*s", length, text);
-    break;
-  case TP_LOG_WARNING:
-    sql_print_warning("Tidepool: %.*s", length, text);
-    break;
-  default:
-    sql_print_information("Tidepool: %.*s", length, text);
+    case TP_LOG_ERROR: sql_print_error("Tidepool: %.*s", length, text); break;
+    case TP_LOG_WARNING: sql_print_warning("Tidepool: %.*s", length, text); break;
+    default: sql_print_information("Tidepool: %.*s", length, text);
   }
 }
 
@@ -48,26 +43,33 @@ void raise_open_files_limit() {
   constexpr rlim_t WANTED = 65536;
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= WANTED) return;
-  const rlimit allowed{limit.rlim_max, limit.rlim_max}, privileged{WANTED, MY_MAX(WANTED, limit.rlim_max)};
-  if (limit.rlim_max >= WANTED || setrlimit(RLIMIT_NOFILE, &privileged) != 0) setrlimit(RLIMIT_NOFILE, &allowed);
+  const rlimit allowed{limit.rlim_max, limit.rlim_max},
+      privileged{WANTED, MY_MAX(WANTED, limit.rlim_max)};
+  if (limit.rlim_max >= WANTED || setrlimit(RLIMIT_NOFILE, &privileged) != 0)
+    setrlimit(RLIMIT_NOFILE, &allowed);
 }
 
 /*
-  Before the server closes its binary log (or the tc.log that takes its place), with all sessions gone. Whether the server
-  looks into the binary log at the next start, to tell which prepared transactions were committed, depends on how it was
-  closed; and after a clean close it refuses to start if there are any. Behind the binary log, a commit is durable here only
-  with the next flush. So if the last flush fails, be it that the log failed long ago and the server went on for who reads,
-  the process ends here and now: the binary log is then as after a crash, and the next start recovers by itself.
+  Before the server closes its binary log (or the tc.log that takes its place), with all sessions
+  gone. Whether the server looks into the binary log at the next start, to tell which prepared
+  transactions were committed, depends on how it was closed; and after a clean close it refuses to
+  start if there are any. Behind the binary log, a commit is durable here only with the next flush.
+  So if the last flush fails, be it that the log failed long ago and the server went on for who
+  reads, the process ends here and now: the binary log is then as after a crash, and the next start
+  recovers by itself.
 */
 void pre_shutdown() {
   if (!engine.db) return;
   tp_begin_shutdown(engine.db);
   if (tp_flush_all_log(engine.db) == TP_OK) return;
   String text = last_error_text();
-  sql_print_error("Tidepool: %s. The server ends here, without closing its binary log, so that the next start recovers "
-                  "all that was committed: just start it",
-                  text.c_ptr_safe());
-  /* No supervisor restarts a server that it asked to stop: for mysqld_safe, a pid file that stays means a crash. */
+  sql_print_error(
+      "Tidepool: %s. The server ends here, without closing its binary log, so that the next start "
+      "recovers "
+      "all that was committed: just start it",
+      text.c_ptr_safe());
+  /* No supervisor restarts a server that it asked to stop: for mysqld_safe, a pid file that stays
+     means a crash. */
   unlink(pidfile_name);
   _exit(EXIT_FAILURE);
 }
@@ -135,7 +137,8 @@ int stop(void *) {
   sync_changed_names();
   if (tp_close(engine.db) != TP_OK) {
     String text = last_error_text();
-    sql_print_error("Tidepool: the shutdown was not clean, the next start will recover: %s", text.c_ptr_safe());
+    sql_print_error("Tidepool: the shutdown was not clean, the next start will recover: %s",
+                    text.c_ptr_safe());
   }
   engine.db = nullptr;
   return 0;
@@ -162,13 +165,17 @@ maria_declare_plugin(tidepool){
     "0.1",
     MariaDB_PLUGIN_MATURITY_GAMMA,
 },
-    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL, "The buffer pool: its size, where it is going, and why"),
-    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL_BY_INDEX, "Which index has how many of its pages in the buffer pool"),
+    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL,
+                          "The buffer pool: its size, where it is going, and why"),
+    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL_BY_INDEX,
+                          "Which index has how many of its pages in the buffer pool"),
     tidepool::i_s::plugin(tidepool::i_s::TRX, "Transactions, and what each waits for"),
     tidepool::i_s::plugin(tidepool::i_s::LOCKS, "Locks of rows and of ranges, held and waited for"),
-    tidepool::i_s::plugin(tidepool::i_s::CACHE_ADVICE, "What other sizes of the buffer pool would bring"),
-    tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS, "When and why the buffer pool got another size"),
+    tidepool::i_s::plugin(tidepool::i_s::CACHE_ADVICE,
+                          "What other sizes of the buffer pool would bring"),
+    tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS,
+                          "When and why the buffer pool got another size"),
     tidepool::i_s::plugin(tidepool::i_s::TABLE_FILES, "What the file of each table takes on disk"),
     tidepool::i_s::plugin(tidepool::i_s::DEADLOCKS, "The newest deadlocks, with all statements"),
-    tidepool::i_s::plugin(tidepool::i_s::ENCRYPTION, "How the file of each table is encrypted")
-maria_declare_plugin_end;
+    tidepool::i_s::plugin(tidepool::i_s::ENCRYPTION,
+                          "How the file of each table is encrypted") maria_declare_plugin_end;

@@ -12,8 +12,9 @@ bool is_passing_over_early(const THD *thd) {
 
 bool is_passing_over_early(const THD *thd, const handler *reads, const TABLE *table) {
   if (likely(!is_passing_over_early(thd))) return false;
-  /* A handler beside the table's own looks for duplicates of a hash, and mostly finds none. A partition's handler is also not the
-     table's own, and does not know whether the row is in another: at worst the transaction is tried again for nothing. */
+  /* A handler beside the table's own looks for duplicates of a hash, and mostly finds none. A
+     partition's handler is also not the table's own, and does not know whether the row is in
+     another: at worst the transaction is tried again for nothing. */
   if (reads != table->file && !table->part_info) return false;
   const rpl_group_info *group = thd->rgi_slave;
   const TABLE_LIST *at = group->tables_to_lock;

@@ -36,8 +36,10 @@ const uchar *get_length(const uchar *from, const uchar *end, size_t *len) {
 
 void Buffer::grow(size_t len) {
   const size_t wanted = MY_MAX(len, 2 * capacity);
-  /* MY_WME and no check: the server ends a statement that runs out of memory, as it does everywhere. */
-  bytes = static_cast<uchar *>(my_realloc(PSI_NOT_INSTRUMENTED, bytes, wanted, MYF(MY_ALLOW_ZERO_PTR | MY_FAE)));
+  /* MY_WME and no check: the server ends a statement that runs out of memory, as it does
+     everywhere. */
+  bytes = static_cast<uchar *>(
+      my_realloc(PSI_NOT_INSTRUMENTED, bytes, wanted, MYF(MY_ALLOW_ZERO_PTR | MY_FAE)));
   capacity = wanted;
 }
 
@@ -84,7 +86,8 @@ Row_layout::Row_layout(const TABLE_SHARE *share, const Index_layout &primary) {
     const Column &column = columns[i - 1].column;
     const bool is_blob = column.storage == Column::BLOB;
     if (is_blob) before_blobs = i - 1;
-    if (!up_to_long && (is_blob || (column.storage == Column::VARCHAR && column.size > LONG))) up_to_long = i;
+    if (!up_to_long && (is_blob || (column.storage == Column::VARCHAR && column.size > LONG)))
+      up_to_long = i;
   }
   null_bytes = (null_bits + 7) / 8;
   fixed_size += 1 + null_bytes;
@@ -127,7 +130,8 @@ size_t Row_layout::encode(Buffer &buffer, const uchar *record) const {
     }
     size_t len;
     const uchar *text = column.text(record, &len);
-    if (column.storage == Column::CHAR) len = column.cs->lengthsp(reinterpret_cast<const char *>(text), len);
+    if (column.storage == Column::CHAR)
+      len = column.cs->lengthsp(reinterpret_cast<const char *>(text), len);
     to = put_length(to, len);
     if (len) memcpy(to, text, len);
     to += len;
@@ -156,24 +160,23 @@ bool Row_layout::key_needed(const uchar *needed) const {
 /* Sets a column to a value as a row stores it. false: it doesn't fit. */
 static inline bool set_value(const Column &column, uchar *record, const uchar *from, size_t len) {
   switch (column.storage) {
-  case Column::FIXED:
-    memcpy(record + column.offset, from, len);
-    break;
-  case Column::CHAR:
-  case Column::VARCHAR:
-    if (len > column.size) return false;
-    memcpy(column.text_room(record), from, len);
-    column.set_text_length(record, len);
-    break;
-  case Column::BLOB:
-    column.set_text_length(record, len);
-    memcpy(record + column.offset + column.length_bytes, &from, sizeof from);
-    break;
+    case Column::FIXED: memcpy(record + column.offset, from, len); break;
+    case Column::CHAR:
+    case Column::VARCHAR:
+      if (len > column.size) return false;
+      memcpy(column.text_room(record), from, len);
+      column.set_text_length(record, len);
+      break;
+    case Column::BLOB:
+      column.set_text_length(record, len);
+      memcpy(record + column.offset + column.length_bytes, &from, sizeof from);
+      break;
   }
   return true;
 }
 
-bool Row_layout::decode(uchar *record, const uchar *row, size_t row_len, const uchar *needed, uint last) const {
+bool Row_layout::decode(uchar *record, const uchar *row, size_t row_len, const uchar *needed,
+                        uint last) const {
   const uchar *const end = row + row_len;
   if (unlikely(row_len == 0 || *row != tag)) return decode_older(record, row, row_len, needed);
   if (row_len < 1 + null_bytes) return false;
@@ -207,7 +210,8 @@ bool Row_layout::decode(uchar *record, const uchar *row, size_t row_len, const u
   return true;
 }
 
-bool Row_layout::decode_older(uchar *record, const uchar *row, size_t row_len, const uchar *needed) const {
+bool Row_layout::decode_older(uchar *record, const uchar *row, size_t row_len,
+                              const uchar *needed) const {
   const Older *version = row_len ? older_of(*row) : nullptr;
   if (!version || row_len < 1 + version->null_bytes) return false;
   const uchar *const end = row + row_len;
@@ -244,7 +248,9 @@ bool Row_layout::decode_older(uchar *record, const uchar *row, size_t row_len, c
     }
     column.set_not_null(record);
     /* A BLOB points there: the layout outlives what is read by it. */
-    if (!set_value(column, record, reinterpret_cast<const uchar *>(value.bytes.data()), value.bytes.size())) return false;
+    if (!set_value(column, record, reinterpret_cast<const uchar *>(value.bytes.data()),
+                   value.bytes.size()))
+      return false;
   }
   return true;
 }
@@ -253,7 +259,8 @@ std::vector<Stored_column> Row_layout::stored_columns() const {
   std::vector<Stored_column> all;
   for (const Stored &stored : columns) {
     const bool has_length = stored.column.storage != Column::FIXED;
-    all.push_back({static_cast<uint16>(all.size()), stored.null_bit >= 0, has_length, has_length ? 0 : stored.column.size});
+    all.push_back({static_cast<uint16>(all.size()), stored.null_bit >= 0, has_length,
+                   has_length ? 0 : stored.column.size});
   }
   return all;
 }
@@ -285,8 +292,8 @@ bool Row_layout::set_versions(const Row_versions &list) {
       }
       /* A value of a fixed length is copied as it is, and a NULL needs a bit. */
       const Stored_column &now = mine[found->second];
-      if (present[found->second] || stored.has_length != now.has_length || stored.size != now.size ||
-          (stored.nullable && !now.nullable))
+      if (present[found->second] || stored.has_length != now.has_length ||
+          stored.size != now.size || (stored.nullable && !now.nullable))
         return false;
       present[found->second] = true;
       one.values.push_back({static_cast<int>(found->second), stored});
@@ -296,7 +303,8 @@ bool Row_layout::set_versions(const Row_versions &list) {
       if (present[i]) continue;
       const auto value = list.defaults.find(newest[i].id);
       if (value == list.defaults.end() || (value->second.is_null && !mine[i].nullable) ||
-          (!value->second.is_null && !mine[i].has_length && value->second.bytes.size() != mine[i].size))
+          (!value->second.is_null && !mine[i].has_length &&
+           value->second.bytes.size() != mine[i].size))
         return false;
       one.absent.emplace_back(i, value->second);
     }

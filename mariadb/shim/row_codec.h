@@ -2,14 +2,17 @@
 /*
   Rows: a record of the server as the value of an entry of the clustered index.
 
-      version (1 byte) | NULL bits | NOT NULL columns of fixed length | all other columns
+  version (1 byte) | NULL bits | NOT NULL columns of fixed length | all other columns
 
-  - The version says which columns these are: 01 = version 0, 80 + n = version n (row_versions.h). Rows are written in the newest one, which
-    is read by the table's definition alone; older ones are read column by column as their version has them.
+  - The version says which columns these are: 01 = version 0, 80 + n = version n (row_versions.h).
+    Rows are written in the newest one, which is read by the table's definition alone; older ones
+    are read column by column as their version has them.
   - Not stored: virtual columns, and columns of the primary key that can be read back from the key.
-  - NULL bits: one for each stored column that can be NULL, in the order of the columns, lowest bit first; 1 = NULL.
+  - NULL bits: one for each stored column that can be NULL, in the order of the columns, lowest bit
+    first; 1 = NULL.
   - Columns are in the order of the table, in each of the two groups. A NULL takes no bytes.
-  - FIXED: the bytes of the record. CHAR: without trailing spaces, length before. VARCHAR, BLOB: length, bytes.
+  - FIXED: the bytes of the record. CHAR: without trailing spaces, length before. VARCHAR, BLOB:
+    length, bytes.
   - Lengths: one byte below 251; FB and 2 bytes; FC and 4 bytes. Little-endian.
 */
 #ifndef TIDEPOOL_ROW_CODEC_H
@@ -21,7 +24,9 @@
 namespace tidepool {
 
 /* First byte of a row of this version. */
-constexpr uchar row_tag(uint version) { return static_cast<uchar>(version == 0 ? 1 : 0x80 + version); }
+constexpr uchar row_tag(uint version) {
+  return static_cast<uchar>(version == 0 ? 1 : 0x80 + version);
+}
 
 uchar *put_length(uchar *to, size_t len);
 const uchar *get_length(const uchar *from, const uchar *end, size_t *len);
@@ -63,9 +68,10 @@ public:
   const Column &column(size_t at) const { return columns[at].column; }
 
   size_t encode(Buffer &to, const uchar *record) const;
-  /* Sets the columns with needed[fieldnr], up to the last one of them. BLOBs point into `row`. false: corrupt, or of
-     a version that the table doesn't have. */
-  bool decode(uchar *record, const uchar *row, size_t len, const uchar *needed, uint last_needed) const;
+  /* Sets the columns with needed[fieldnr], up to the last one of them. BLOBs point into `row`.
+     false: corrupt, or of a version that the table doesn't have. */
+  bool decode(uchar *record, const uchar *row, size_t len, const uchar *needed,
+              uint last_needed) const;
   /* Whether a row is of a version that the table has. */
   bool knows(const uchar *row, size_t len) const {
     return len > 0 && (*row == tag || older_of(*row) != nullptr);
@@ -74,8 +80,11 @@ public:
   bool same(const uchar *a, const uchar *b) const;
   /* Where in the order of decoding the last needed column is; 0 = none is needed. */
   uint last_needed(const uchar *needed) const;
-  /* Whether the beginning of a long row has all columns up to the last needed one, most likely: what is long is behind them. */
-  bool prefix_may_do(uint last_needed) const { return last_needed <= before_blobs && last_needed < up_to_long; }
+  /* Whether the beginning of a long row has all columns up to the last needed one, most likely:
+     what is long is behind them. */
+  bool prefix_may_do(uint last_needed) const {
+    return last_needed <= before_blobs && last_needed < up_to_long;
+  }
   /* Whether the clustered key has columns that the row lacks, of those needed. */
   bool key_needed(const uchar *needed) const;
   /* What the layout depends on: two tables with the same fingerprint can read each other's rows. */
@@ -86,7 +95,8 @@ private:
     Column column;
     int null_bit; /* -1 = NOT NULL */
   };
-  /* A row of an older version: what is stored there, one after the other, and which columns are not. */
+  /* A row of an older version: what is stored there, one after the other, and which columns are
+     not. */
   struct Older {
     struct Value {
       int column; /* in `columns`; -1 = dropped */
@@ -110,8 +120,8 @@ private:
   uint up_to_long = 0;         /* and up to the last one that may be long; 0 = there is none */
   size_t null_bytes = 0;
   uchar tag = row_tag(0);
-  std::vector<Older> older;    /* all versions but the newest */
-  size_t fixed_size = 0; /* version, NULL bits, and all columns of fixed length */
+  std::vector<Older> older; /* all versions but the newest */
+  size_t fixed_size = 0;    /* version, NULL bits, and all columns of fixed length */
   uint64 print = 0;
 };
 

@@ -42,7 +42,8 @@ Default_value default_in(const Column &column, const uchar *record) {
   if (value.is_null) return value;
   size_t len;
   const uchar *text = column.text(record, &len);
-  if (column.storage == Column::CHAR) len = column.cs->lengthsp(reinterpret_cast<const char *>(text), len);
+  if (column.storage == Column::CHAR)
+    len = column.cs->lengthsp(reinterpret_cast<const char *>(text), len);
   if (len) value.bytes.assign(reinterpret_cast<const char *>(text), len);
   return value;
 }
@@ -51,13 +52,15 @@ Default_value default_in(const Column &column, const uchar *record) {
 bool stays(const Column &was, const Column &is) {
   const bool has_length_of_its_own = is.storage == Column::VARCHAR || is.storage == Column::BLOB;
   return was.storage == is.storage && was.cs == is.cs &&
-         (has_length_of_its_own ? was.size <= is.size || is.storage == Column::BLOB : was.size == is.size) &&
+         (has_length_of_its_own ? was.size <= is.size || is.storage == Column::BLOB
+                                : was.size == is.size) &&
          (!was.null_mask || is.null_mask);
 }
 
 } // namespace
 
-bool Row_versions::add(const Row_layout &now, const Row_layout &next, const std::vector<int> &old_of, const uchar *record) {
+bool Row_versions::add(const Row_layout &now, const Row_layout &next,
+                       const std::vector<int> &old_of, const uchar *record) {
   if (versions.empty()) {
     versions.push_back(now.stored_columns());
     next_id = static_cast<uint32>(versions[0].size());
@@ -80,7 +83,8 @@ bool Row_versions::add(const Row_layout &now, const Row_layout &next, const std:
     const auto found = before.find(old);
     if (found == before.end() || !stays(now.column(found->second), column)) return false;
     version[i].id = versions.back()[found->second].id;
-    if (const auto value = defaults.find(version[i].id); value != defaults.end()) kept.insert(*value);
+    if (const auto value = defaults.find(version[i].id); value != defaults.end())
+      kept.insert(*value);
     before.erase(found);
   }
   /* What is left is dropped: no reader may come to look for it elsewhere, say in the key. */
@@ -144,7 +148,8 @@ bool Row_versions::get(const uchar *from, size_t len) {
     value.is_null = source.number(1);
     value.bytes = source.text(source.number(4));
   }
-  return source.good && source.at == source.end && !versions.empty() && versions.size() <= COUNT_MAX;
+  return source.good && source.at == source.end && !versions.empty() &&
+         versions.size() <= COUNT_MAX;
 }
 
 } // namespace tidepool

@@ -1,7 +1,8 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  What the server calls by another name, or with other arguments, in other versions: 10.11 to 11.8. Where the headers can be asked they
-  are, instead of the version's number: distributions patch, and fixes are ported back.
+  What the server calls by another name, or with other arguments, in other versions: 10.11 to 11.8.
+  Where the headers can be asked they are, instead of the version's number: distributions patch, and
+  fixes are ported back.
 */
 #ifndef TIDEPOOL_SERVER_VERSIONS_H
 #define TIDEPOOL_SERVER_VERSIONS_H
@@ -9,23 +10,28 @@
 #include "server.h"
 #include <string>
 
-/* Until 11.0 the optimizer asks engines for costs in pages read. Since then it makes them of the costs of single steps. */
+/* Until 11.0 the optimizer asks engines for costs in pages read. Since then it makes them of the
+   costs of single steps. */
 #define TIDEPOOL_COSTS_ARE_PAGES (MYSQL_VERSION_ID < 110000)
 
 /*
-  Whether the end of a copy is told to the engine (HA_EXTRA_END_COPY), and looked at what that answers. 10.11.18 is the first of which this
-  is known. Of 11.x it is not known when online ALTER TABLE, which writes to the copy as well, tells it.
+  Whether the end of a copy is told to the engine (HA_EXTRA_END_COPY), and looked at what that
+  answers. 10.11.18 is the first of which this is known. Of 11.x it is not known when online ALTER
+  TABLE, which writes to the copy as well, tells it.
 */
 #define TIDEPOOL_COPIES_HAVE_ENDS (MYSQL_VERSION_ID >= 101118 && MYSQL_VERSION_ID < 110000)
 
 namespace tidepool {
 
 /*
-  One of the engine's functions that the server calls: assigned to a member of handlerton, it has the arguments that are wanted there.
-  In 10.11 the first is the handlerton, which is always ours; 11.8 has done without in most of them.
+  One of the engine's functions that the server calls: assigned to a member of handlerton, it has
+  the arguments that are wanted there. In 10.11 the first is the handlerton, which is always ours;
+  11.8 has done without in most of them.
 */
-template <auto function> struct Hook;
-template <typename Result, typename... Arguments, Result (*function)(Arguments...)> struct Hook<function> {
+template <auto function>
+struct Hook;
+template <typename Result, typename... Arguments, Result (*function)(Arguments...)>
+struct Hook<function> {
   using Plain = Result (*)(Arguments...);
   using With_handlerton = Result (*)(handlerton *, Arguments...);
   operator Plain() const { return function; }
@@ -69,22 +75,28 @@ inline size_t to_lower_case(char *name, size_t capacity) {
 
 namespace versions {
 
-template <typename Expression> auto is_equal(Expression *a, Expression *b, int) -> decltype(a->is_equal(b, true)) {
+template <typename Expression>
+auto is_equal(Expression *a, Expression *b, int) -> decltype(a->is_equal(b, true)) {
   return a->is_equal(b, true);
 }
-/* As of 10.11.14 names of tables count, and a table's altered self has another; the text in its definition is without them. */
-template <typename Expression> bool is_equal(Expression *a, Expression *b, long) {
+/* As of 10.11.14 names of tables count, and a table's altered self has another; the text in its
+   definition is without them. */
+template <typename Expression>
+bool is_equal(Expression *a, Expression *b, long) {
   StringBuffer<256> a_text(system_charset_info), b_text(system_charset_info);
   a->print(&a_text);
   b->print(&b_text);
-  return a_text.length() == b_text.length() && memcmp(a_text.ptr(), b_text.ptr(), a_text.length()) == 0;
+  return a_text.length() == b_text.length() &&
+         memcmp(a_text.ptr(), b_text.ptr(), a_text.length()) == 0;
 }
 
-template <typename Handler> auto rows_changed(const Handler &file, int) -> decltype(ulonglong{file.rows_changed}) {
+template <typename Handler>
+auto rows_changed(const Handler &file, int) -> decltype(ulonglong{file.rows_changed}) {
   return file.rows_changed;
 }
 /* As of 11.5. */
-template <typename Handler> ulonglong rows_changed(const Handler &file, long) {
+template <typename Handler>
+ulonglong rows_changed(const Handler &file, long) {
   return file.rows_stats.inserted + file.rows_stats.updated + file.rows_stats.deleted;
 }
 

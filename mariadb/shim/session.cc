@@ -40,7 +40,8 @@ Session *session_of(THD *thd) {
   return session;
 }
 
-/* Whether the statement, or a function that it calls, locks rows of a table. Known before the first table is locked. */
+/* Whether the statement, or a function that it calls, locks rows of a table. Known before the first
+   table is locked. */
 static bool locks_rows(THD *thd) {
   for (const TABLE_LIST *table = thd->lex->query_tables; table; table = table->next_global)
     if (row_lock_of(table->lock_type) != TP_LOCK_NONE) return true;
@@ -52,15 +53,13 @@ static bool locks_rows(THD *thd) {
    and the snapshot has all there is. */
 static bool is_scan_alone(int command) {
   switch (command) {
-  case SQLCOM_ALTER_TABLE:
-  case SQLCOM_CREATE_INDEX:
-  case SQLCOM_DROP_INDEX:
-  case SQLCOM_OPTIMIZE:
-  case SQLCOM_REPAIR:
-  case SQLCOM_ANALYZE:
-    return true;
-  default:
-    return false;
+    case SQLCOM_ALTER_TABLE:
+    case SQLCOM_CREATE_INDEX:
+    case SQLCOM_DROP_INDEX:
+    case SQLCOM_OPTIMIZE:
+    case SQLCOM_REPAIR:
+    case SQLCOM_ANALYZE: return true;
+    default: return false;
   }
 }
 
@@ -70,20 +69,20 @@ static bool is_single_read(int command) {
 
 static int isolation_of(THD *thd) {
   const int command = thd_sql_command(thd);
-  /* At SERIALIZABLE it would lock each row; at READ UNCOMMITTED copy what a rollback has not come to yet. */
+  /* At SERIALIZABLE it would lock each row; at READ UNCOMMITTED copy what a rollback has not come
+     to yet. */
   if (is_scan_alone(command)) return TP_REPEATABLE_READ;
   switch (thd_tx_isolation(thd)) {
-  case ISO_READ_UNCOMMITTED:
-    return TP_READ_UNCOMMITTED;
-  case ISO_READ_COMMITTED:
-    return TP_READ_COMMITTED;
-  case ISO_SERIALIZABLE:
-    /* A single statement that only reads is serializable as a consistent read, if it reads by that alone. */
-    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && is_single_read(command) && !locks_rows(thd))
-      return TP_REPEATABLE_READ;
-    return TP_SERIALIZABLE;
-  default:
-    return TP_REPEATABLE_READ;
+    case ISO_READ_UNCOMMITTED: return TP_READ_UNCOMMITTED;
+    case ISO_READ_COMMITTED: return TP_READ_COMMITTED;
+    case ISO_SERIALIZABLE:
+      /* A single statement that only reads is serializable as a consistent read, if it reads by
+         that alone. */
+      if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && is_single_read(command) &&
+          !locks_rows(thd))
+        return TP_REPEATABLE_READ;
+      return TP_SERIALIZABLE;
+    default: return TP_REPEATABLE_READ;
   }
 }
 
@@ -94,11 +93,12 @@ ulong lock_wait_timeout(THD *thd) {
 /*
   ---- prepared transactions and their connections
 
-  What XA PREPARE has prepared is the connection's until the server parts the two: when the connection ends, but also at
-  COM_RESET_CONNECTION and COM_CHANGE_USER, and of these it tells no engine. From then on the transaction is ended by its
-  XID, from any connection; its metadata locks are gone; and the connection's next statement begins another. So it is
-  given away by whoever comes first: the connection's next statement, its end, the verdict, or who must know of all that
-  belong to nobody.
+  What XA PREPARE has prepared is the connection's until the server parts the two: when the
+  connection ends, but also at COM_RESET_CONNECTION and COM_CHANGE_USER, and of these it tells no
+  engine. From then on the transaction is ended by its XID, from any connection; its metadata locks
+  are gone; and the connection's next statement begins another. So it is given away by whoever comes
+  first: the connection's next statement, its end, the verdict, or who must know of all that belong
+  to nobody.
 */
 
 static std::mutex prepared_mutex;
@@ -117,7 +117,8 @@ static void give_away(Session *session) {
     tp_rollback(session->transaction); /* it has only read here */
     if (session->ownerless_generation != ownerless_generation()) drop_ownerless_tables();
   }
-  session->in_transaction = session->in_statement = session->unsettled = session->ordered = session->prepared = false;
+  session->in_transaction = session->in_statement = session->unsettled = session->ordered =
+      session->prepared = false;
   session->xa_prepared = false; /* last: its own thread looks at this alone */
 }
 
@@ -127,7 +128,8 @@ static void give_away_if_prepared(Session *session) {
   if (session->xa_prepared) give_away(session);
 }
 
-template <typename Is_one> static void give_away_each(Is_one is_one) {
+template <typename Is_one>
+static void give_away_each(Is_one is_one) {
   std::lock_guard<std::mutex> guard(prepared_mutex);
   const std::vector<Session *> sessions = prepared_sessions;
   for (Session *session : sessions)
@@ -135,16 +137,19 @@ template <typename Is_one> static void give_away_each(Is_one is_one) {
 }
 
 void give_away_parted() {
-  /* A connection doesn't end without the mutex, and parts before it lets go of its metadata locks. The server's own
-     reading of system tables, in a transaction beside, doesn't part them. */
-  give_away_each([](const Session *session) { return !session->thd->default_transaction.xid_state.is_explicit_XA(); });
+  /* A connection doesn't end without the mutex, and parts before it lets go of its metadata locks.
+     The server's own reading of system tables, in a transaction beside, doesn't part them. */
+  give_away_each([](const Session *session) {
+    return !session->thd->default_transaction.xid_state.is_explicit_XA();
+  });
 }
 
 int settle_last_row(Session *session) {
   if (likely(!session->unsettled)) return 0;
   session->unsettled = false;
   const Unsettled_row &row = session->last_row;
-  if (tp_must_rollback(session->transaction) || tp_has_written_since(session->transaction, &row.after) ||
+  if (tp_must_rollback(session->transaction) ||
+      tp_has_written_since(session->transaction, &row.after) ||
       counted_changes(*row.table->file) != row.counted)
     return 0;
   return server_error(tp_rollback_to(session->transaction, &row.before), session->thd);
@@ -156,11 +161,14 @@ int begin_statement(THD *thd, Session *session) {
   if (!session->in_transaction) {
     session->isolation = isolation_of(thd);
     session->ownerless_generation = ownerless_generation();
-    if (int result = tp_transaction_begin(session->transaction, session->isolation)) return server_error(result, thd);
+    if (int result = tp_transaction_begin(session->transaction, session->isolation))
+      return server_error(result, thd);
     session->in_transaction = true;
-    if (thd_need_wait_reports(thd)) tp_transaction_set_session_token(session->transaction, reinterpret_cast<uintptr_t>(thd));
+    if (thd_need_wait_reports(thd))
+      tp_transaction_set_session_token(session->transaction, reinterpret_cast<uintptr_t>(thd));
   }
-  if (int result = tp_statement_begin(session->transaction, lock_wait_timeout(thd), &session->statement_start))
+  if (int result = tp_statement_begin(session->transaction, lock_wait_timeout(thd),
+                                      &session->statement_start))
     return server_error(result, thd);
   session->in_statement = true;
   session->duplicate_key = MAX_KEY;
@@ -168,17 +176,20 @@ int begin_statement(THD *thd, Session *session) {
   /* Killed while it was parsed or planned: the engine has just forgotten that. */
   if (unlikely(thd_kill_level(thd) != THD_IS_NOT_KILLED)) tp_interrupt_raise(session->interrupt);
   trans_register_ha(thd, false, engine.hton, 0);
-  if (thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN)) trans_register_ha(thd, true, engine.hton, 0);
+  if (thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN))
+    trans_register_ha(thd, true, engine.hton, 0);
   return 0;
 }
 
-/* In parallel replication the holder is killed and tried again if it must commit after the waiter: it waits for that, with its locks.
-   The killing is done later, by a thread of the server's own, and only sets flags and wakes. Beside that, a transaction that had to
-   wait is marked in the binary log as one that replicas had better not begin early, and whoever others wait for does not tarry in
-   a group commit.
+/* In parallel replication the server kills the holder and tries it again if the holder must commit
+   after the waiter, since it waits for that with its locks. A thread of the server does the killing
+   later, and only sets flags and wakes. Beside that, the binary log marks a transaction that had to
+   wait as one that replicas had better not begin early, and a transaction that others wait for does
+   not tarry in a group commit.
 
-   thd_need_ordering_with() is not asked: it spares waits for gap locks, and there are none below SERIALIZABLE. There a range does not
-   say what of it is gap, and a conflict of ranges ends as any other does: by this. */
+   thd_need_ordering_with() is not asked. It spares waits for gap locks, and there are none below
+   SERIALIZABLE. There a range does not say what of it is gap, and a conflict of ranges ends as any
+   other does: by this. */
 static int waits_for(uintptr_t waiter, uintptr_t holder) {
   return thd_rpl_deadlock_check(reinterpret_cast<THD *>(waiter), reinterpret_cast<THD *>(holder));
 }
@@ -211,7 +222,8 @@ static void end_transaction(Session *session) {
     forget_prepared(session);
     session->xa_prepared = false;
   }
-  session->in_transaction = session->in_statement = session->unsettled = session->ordered = session->prepared = false;
+  session->in_transaction = session->in_statement = session->unsettled = session->ordered =
+      session->prepared = false;
   for (const std::string &name : session->dropped) drop_ownerless(name, session->thd);
   session->dropped.clear();
   if (unlikely(session->ownerless_generation != ownerless_generation())) drop_ownerless_tables();
@@ -224,9 +236,11 @@ static Session *existing_session(THD *thd) {
 static void commit_ordered(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session || !session->in_transaction || !ends_transaction(thd, all)) return;
-  /* Visible here, in the order of the binary log; durable in commit(). May run in another thread: no errors here. */
+  /* Visible here, in the order of the binary log; durable in commit(). May run in another thread:
+     no errors here. */
   session->ordered_result = tp_commit_no_flush(session->transaction, &session->commit_lsn);
-  if (unlikely(session->ordered_result != TP_OK)) session->ordered_error = last_error_text().c_ptr_safe();
+  if (unlikely(session->ordered_result != TP_OK))
+    session->ordered_error = last_error_text().c_ptr_safe();
   session->ordered = true;
 }
 
@@ -294,12 +308,14 @@ static int commit(THD *thd, bool all) {
   bool unflushed = false;
   if (session->ordered) {
     result = session->ordered_result;
-    if (unlikely(result != TP_OK)) tp_set_last_error(session->ordered_error.data(), session->ordered_error.size());
+    if (unlikely(result != TP_OK))
+      tp_set_last_error(session->ordered_error.data(), session->ordered_error.size());
     thd_wakeup_subsequent_commits(thd, 0);
-    /* Without a binary log, of a transaction of several engines, tc.log knows. But after a crash the
-       server reads it and then rolls back all that is still prepared (10.11.18, xarecover_handlerton),
-       acknowledged or not. So each engine's commit must be in its log before the answer. All have made
-       theirs by now, in commit_ordered; InnoDB does not flush it either. */
+    /* Without a binary log, of a transaction of several engines, tc.log knows. But after a crash
+       the server reads it and then rolls back all that is still prepared (10.11.18,
+       xarecover_handlerton), acknowledged or not. So each engine's commit must be in its log before
+       the answer. All have made theirs by now, in commit_ordered; InnoDB does not flush
+       it either. */
     if (result == TP_OK) {
       if (!opt_bin_log || (session->with_other_engines && !is_binary_log_enough()))
         unflushed = ha_flush_logs();
@@ -333,8 +349,10 @@ static int rollback(THD *thd, bool all) {
   if (!session->in_statement) return 0;
   session->in_statement = session->unsettled = false;
   int result = TP_OK;
-  /* A transaction that the engine aborted can only be rolled back as a whole, which the server was asked to do. */
-  if (!tp_must_rollback(session->transaction)) result = tp_rollback_to(session->transaction, &session->statement_start);
+  /* A transaction that the engine aborted can only be rolled back as a whole, which the server was
+     asked to do. */
+  if (!tp_must_rollback(session->transaction))
+    result = tp_rollback_to(session->transaction, &session->statement_start);
   tp_statement_end(session->transaction);
   return server_error(result, thd);
 }
@@ -398,9 +416,10 @@ static void take_xid(void *context, const uint8_t *bytes, size_t len) {
   found->count++;
 }
 
-/* Always from the beginning: the server asks again only if its list came back full, and that has room for 131,072 (for less only if
-   the server could not get these 19 MB). There are far fewer: each prepared transaction has an undo stream to itself, of
-   which there are 1,361 with pages of 16 KiB, and 5,457 with the largest. */
+/* Always from the beginning: the server asks again only if its list came back full, and that has
+   room for 131,072 (for less only if the server could not get these 19 MB). There are far fewer:
+   each prepared transaction has an undo stream to itself, of which there are 1,361 with pages of 16
+   KiB, and 5,457 with the largest. */
 static int recover(XID *list, uint capacity) {
   Xid_list found{list, capacity, 0};
   if (list && capacity) tp_recovered_xids(engine.db, &found, take_xid);
@@ -432,10 +451,11 @@ int roll_back_unlogged() {
     if (result != TP_OK) return result;
   }
   if (!unlogged.empty())
-    sql_print_information("Tidepool: this is a restored backup. %zu transactions that were about "
-                          "to commit when it ended are rolled back; the binary log has them behind "
-                          "the backup's place",
-                          unlogged.size());
+    sql_print_information(
+        "Tidepool: this is a restored backup. %zu transactions that were about "
+        "to commit when it ended are rolled back; the binary log has them behind "
+        "the backup's place",
+        unlogged.size());
   return tp_end_restore(engine.db);
 }
 
@@ -445,16 +465,14 @@ static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
   const std::string wanted(reinterpret_cast<char *>(bytes), len);
   give_away_each([&](const Session *session) { return session->xid == wanted; });
   switch (end(engine.db, bytes, len)) {
-  case TP_OK:
-    drop_ownerless_tables();
-    return XA_OK;
-  case TP_NOT_FOUND:
-    return XAER_NOTA;
-  default:
-    server_error(TP_OTHER, nullptr); /* to the error log */
-    /* What is returned the server passes over. By the error it knows that the transaction is still to be ended. */
-    if (current_thd) my_error(ER_XAER_RMERR, MYF(0));
-    return XAER_RMFAIL;
+    case TP_OK: drop_ownerless_tables(); return XA_OK;
+    case TP_NOT_FOUND: return XAER_NOTA;
+    default:
+      server_error(TP_OTHER, nullptr); /* to the error log */
+      /* What is returned the server passes over. By the error it knows that the transaction is
+         still to be ended. */
+      if (current_thd) my_error(ER_XAER_RMERR, MYF(0));
+      return XAER_RMFAIL;
   }
 }
 
@@ -462,15 +480,17 @@ static int commit_by_xid(XID *xid) { return by_xid(xid, tp_commit_prepared); }
 static int rollback_by_xid(XID *xid) { return by_xid(xid, tp_rollback_prepared); }
 
 /*
-  Whether somebody holds the binary log while he waits for the checkpoint: RESET MASTER does, and what is done by it (SET GLOBAL
-  gtid_binlog_state), without a limit and deaf to KILL. Who rotates has let go of it before he asks for one, and commits hold it
-  for moments. Which statement runs says less: this one may be in time, and another one's request be what RESET MASTER waits for.
+  Whether somebody holds the binary log while he waits for the checkpoint: RESET MASTER does, and
+  what is done by it (SET GLOBAL gtid_binlog_state), without a limit and deaf to KILL. Who rotates
+  has let go of it before he asks for one, and commits hold it for moments. Which statement runs
+  says less: this one may be in time, and another one's request be what RESET MASTER waits for.
 */
 static bool is_binary_log_held() {
   using namespace std::chrono;
   constexpr auto MOMENT = seconds(5);
   mysql_mutex_t *const lock = mysql_bin_log.get_log_lock();
-  for (const auto start = steady_clock::now(); steady_clock::now() - start < MOMENT; std::this_thread::sleep_for(milliseconds(1))) {
+  for (const auto start = steady_clock::now(); steady_clock::now() - start < MOMENT;
+       std::this_thread::sleep_for(milliseconds(1))) {
     if (mysql_mutex_trylock(lock) != 0) continue;
     mysql_mutex_unlock(lock);
     return false;
@@ -479,17 +499,22 @@ static bool is_binary_log_held() {
 }
 
 static void commit_checkpoint_request(void *cookie) {
-  /* All that went through commit_ordered must be durable before the binary log forgets it. If it can't be made so, the
-     server never learns that: after a restart it then still finds in the binary log what it has acknowledged. */
+  /* All that went through commit_ordered must be durable before the binary log forgets it. If it
+     can't be made so, the server never learns that: after a restart it then still finds in the
+     binary log what it has acknowledged. */
   if (tp_flush_all_log(engine.db) == TP_OK) {
     commit_checkpoint_notify_ha(cookie);
     return;
   }
   server_error(TP_OTHER, nullptr);
   if (!is_binary_log_held()) return;
-  sql_print_error("Tidepool: the log has failed, and a RESET MASTER waits for it, with every commit behind. The server ends here, so "
-                  "that the next start recovers all that was committed from the binary log, which is not reset");
-  /* Unlike in pre_shutdown(), a restart is wanted: by this signal, and by the pid file that stays, it is seen to be a crash. */
+  sql_print_error(
+      "Tidepool: the log has failed, and a RESET MASTER waits for it, with every commit behind. "
+      "The server ends here, so "
+      "that the next start recovers all that was committed from the binary log, which is not "
+      "reset");
+  /* Unlike in pre_shutdown(), a restart is wanted: by this signal, and by the pid file that stays,
+     it is seen to be a crash. */
   kill(getpid(), SIGKILL);
 }
 
@@ -518,8 +543,8 @@ static int savepoint_rollback(THD *thd, void *data) {
 
 static int savepoint_release(THD *, void *) { return 0; }
 
-/* Row locks stay after a rollback to a savepoint, and so must the metadata locks that protect them. Who only reads has none: a dump rolls
-   back after each table, so that others may alter it. */
+/* Row locks stay after a rollback to a savepoint, and so must the metadata locks that protect them.
+   Who only reads has none: a dump rolls back after each table, so that others may alter it. */
 static bool savepoint_rollback_can_release_mdl(THD *thd) {
   const Session *session = session_of(thd);
   return session && tp_has_only_read(session->transaction);
@@ -533,10 +558,12 @@ static int start_consistent_snapshot(THD *thd) {
   if (!session) return HA_ERR_OUT_OF_MEM;
   if (int error = begin_statement(thd, session)) return error;
   trans_register_ha(thd, true, engine.hton, 0);
-  /* Others read anew with each statement, or what is newest and lock it: no snapshot would serve them. */
+  /* Others read anew with each statement, or what is newest and lock it: no snapshot would serve
+     them. */
   if (session->isolation != TP_REPEATABLE_READ) {
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_UNSUPPORTED,
-                        "Tidepool: WITH CONSISTENT SNAPSHOT is ignored unless the isolation level is REPEATABLE READ");
+                        "Tidepool: WITH CONSISTENT SNAPSHOT is ignored unless the isolation level "
+                        "is REPEATABLE READ");
     return 0;
   }
   return server_error(tp_snapshot(session->transaction), thd);

@@ -2,10 +2,11 @@
 /*
   What the engine keeps for a connection: one transaction, used again and again.
 
-  A statement begins with the first call of a handler in it (external_lock, start_stmt, or, under LOCK TABLES and for
-  INSERT, where the server calls neither, the first read or write) and ends with the handlerton's commit or rollback,
-  which the server calls because the statement was registered. The position at its beginning is kept: a statement that
-  fails is rolled back to there. Statements of functions and triggers are part of the statement that calls them.
+  A statement begins with the first call of a handler in it (external_lock, start_stmt, or, under
+  LOCK TABLES and for INSERT, where the server calls neither, the first read or write) and ends with
+  the handlerton's commit or rollback, which the server calls because the statement was registered.
+  The position at its beginning is kept: a statement that fails is rolled back to there. Statements
+  of functions and triggers are part of the statement that calls them.
 */
 #ifndef TIDEPOOL_SESSION_H
 #define TIDEPOOL_SESSION_H
@@ -28,9 +29,11 @@ struct Cascade_step {
 };
 
 /*
-  The last row that a function or trigger has written to a partition, where the server may still refuse it (a hash as a unique key, WITHOUT
-  OVERLAPS). It does so without a word to the partition, and a function that handles the error goes on. So the row is looked at when its
-  statement is over: if it is still the last that was written, and the server has not counted it, it was refused, and is taken back.
+  The last row that a function or trigger has written to a partition, where the server may still
+  refuse it (a hash as a unique key, WITHOUT OVERLAPS). It does so without a word to the partition,
+  and a function that handles the error goes on. So the row is looked at when its statement is over:
+  if it is still the last that was written, and the server has not counted it, it was refused, and
+  is taken back.
 */
 struct Unsettled_row {
   TABLE *table; /* open to the end of the statement that calls the function */
@@ -39,7 +42,8 @@ struct Unsettled_row {
   query_id_t statement;
 };
 
-/* A row of a versioned table that the statement's last two writes have moved from one partition to another. */
+/* A row of a versioned table that the statement's last two writes have moved from one partition to
+   another. */
 struct Moved_row {
   ha_tidepool *to = nullptr, *from = nullptr;
   tp_savepoint after{};
@@ -60,26 +64,32 @@ struct Session {
   tp_savepoint statement_start{};
   uint64_t commit_lsn = 0;
   int ordered_result = 0;
-  std::string ordered_error; /* its text: the thread that leads a group commits for others */
+  std::string ordered_error;   /* its text: the thread that leads a group commits for others */
   bool in_transaction = false; /* the engine's transaction has begun */
   bool in_statement = false;   /* registered with the server */
   bool unsettled = false;      /* there is such a row: */
   Unsettled_row last_row{};
   Moved_row moved;
-  bool ordered = false;        /* commit_ordered ran; commit has yet to */
+  bool ordered = false; /* commit_ordered ran; commit has yet to */
   bool prepared = false;
-  std::atomic<bool> xa_prepared{false}; /* XA PREPARE: the server may part it from the connection (see session.cc) */
-  std::string xid;                      /* then */
+  /* XA PREPARE: the server may part it from the connection (see session.cc) */
+  std::atomic<bool> xa_prepared{false};
+  std::string xid; /* then */
   int isolation = TP_REPEATABLE_READ;
   uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
   Partitions_together together;
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
   uint64 ownerless_generation = 0;  /* ownerless_generation() when the transaction began */
-  uint referential_depth = 0;       /* what is done now is on behalf of a constraint (foreign_key_index.h) */
-  std::vector<Cascade_step> cascade; /* how it came to that: from the row that the statement changes on */
-  std::vector<TABLE *> children;     /* tables that were opened for referential actions, until the statement ends */
-  std::string violated;             /* the constraint that the statement's last error of this kind is about, or the child */
-  std::string violated_key;         /* the child's unique key, if a referential action would have made a duplicate */
+  /* what is done now is on behalf of a constraint (foreign_key_index.h) */
+  uint referential_depth = 0;
+  /* how it came to that: from the row that the statement changes on */
+  std::vector<Cascade_step> cascade;
+  /* tables that were opened for referential actions, until the statement ends */
+  std::vector<TABLE *> children;
+  /* the constraint that the statement's last error of this kind is about, or the child */
+  std::string violated;
+  /* the child's unique key, if a referential action would have made a duplicate */
+  std::string violated_key;
   /* What is prepared is a part of a transaction that changed other engines, too. */
   bool with_other_engines = false;
   std::set<std::string> unsynced; /* directories that the statement's end syncs (synced_names.h) */
@@ -93,12 +103,12 @@ int begin_statement(THD *thd, Session *session);
 int settle_last_row(Session *session);
 /* How the rows of a table are locked that the server locks like this. */
 inline int row_lock_of(enum thr_lock_type type) {
-  return type >= TL_FIRST_WRITE                                              ? TP_LOCK_EXCLUSIVE
+  return type >= TL_FIRST_WRITE                                             ? TP_LOCK_EXCLUSIVE
          : type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED ? TP_LOCK_SHARED
-                                                                             : TP_LOCK_NONE;
+                                                                            : TP_LOCK_NONE;
 }
-/* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which NOWAIT and WAIT n
-   set), in seconds. */
+/* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which
+   NOWAIT and WAIT n set), in seconds. */
 ulong lock_wait_timeout(THD *thd);
 /* Copies what a connection is executing now to `text`, and gives its length; 0 if the connection is
    gone, idle, or too busy to be asked. */
@@ -107,7 +117,8 @@ size_t statement_of(uint64_t connection, char *text, size_t capacity, CHARSET_IN
 /* Closes tables that were opened for referential actions (foreign_key_action.cc). */
 void close_children(Session *session);
 
-/* Informs the engine of the prepared transactions that the server has parted from their connections. */
+/* Informs the engine of the prepared transactions that the server has parted from their
+   connections. */
 void give_away_parted();
 
 /* Commits, durably whatever flush_log_at_trx_commit says. A result code. */

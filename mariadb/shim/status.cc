@@ -8,14 +8,16 @@ namespace tidepool {
 
 namespace {
 
-/* The engine names its counters; the array that the server asks for is built in its memory each time. */
+/* The engine names its counters; the array that the server asks for is built in its memory each
+   time. */
 struct Counters {
   THD *thd;
   st_mysql_show_var *list;
   size_t count, capacity;
 };
 
-void take(Counters *counters, const char *name, size_t len, void *value, enum enum_mysql_show_type type) {
+void take(Counters *counters, const char *name, size_t len, void *value,
+          enum enum_mysql_show_type type) {
   if (counters->count + 1 >= counters->capacity) return;
   char *copy = thd_strmake(counters->thd, name, len);
   if (!value || !copy) return;
@@ -32,15 +34,19 @@ void take_counter(void *context, const char *name, size_t len, uint64_t value) {
   take(counters, name, len, number, SHOW_ULONGLONG);
 }
 
-/* The server shows a text of any length, but its own table of status variables cuts it at 2,048 characters. */
+/* The server shows a text of any length, but its own table of status variables cuts it at 2,048
+   characters. */
 void take_sentence(void *context, const char *name, size_t len, const char *text, size_t text_len) {
   auto *counters = static_cast<Counters *>(context);
-  take(counters, name, len, thd_strmake(counters->thd, text, MY_MIN(text_len, size_t{1000})), SHOW_CHAR);
+  take(counters, name, len, thd_strmake(counters->thd, text, MY_MIN(text_len, size_t{1000})),
+       SHOW_CHAR);
 }
 
-int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *, enum enum_var_type) {
+int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *,
+                  enum enum_var_type) {
   constexpr size_t CAPACITY = 256;
-  auto *list = static_cast<st_mysql_show_var *>(thd_calloc(thd, CAPACITY * sizeof(st_mysql_show_var)));
+  auto *list =
+      static_cast<st_mysql_show_var *>(thd_calloc(thd, CAPACITY * sizeof(st_mysql_show_var)));
   var->type = SHOW_ARRAY;
   var->value = list;
   if (!list || !engine.db) return 0;
@@ -49,12 +55,15 @@ int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *,
   return 0;
 }
 
-void take_text(void *context, const char *text, size_t len) { static_cast<std::string *>(context)->assign(text, len); }
+void take_text(void *context, const char *text, size_t len) {
+  static_cast<std::string *>(context)->assign(text, len);
+}
 
 } // namespace
 
-st_mysql_show_var status_variables[] = {{"Tidepool", reinterpret_cast<char *>(&show_counters), SHOW_FUNC},
-                                        {nullptr, nullptr, SHOW_UNDEF}};
+st_mysql_show_var status_variables[] = {
+    {"Tidepool", reinterpret_cast<char *>(&show_counters), SHOW_FUNC},
+    {nullptr, nullptr, SHOW_UNDEF}};
 
 bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, enum ha_stat_type type) {
   if (type != HA_ENGINE_STATUS || !engine.db) return false;

@@ -21,9 +21,10 @@ bool sync_directory(const std::string &path) {
 /* A directory that is gone has no names to keep. */
 static void sync_or_warn(const std::string &directory) {
   if (sync_directory(directory) || errno == ENOENT) return;
-  sql_print_warning("Tidepool: the directory %s can't be synced (errno %d): a power cut may bring "
-                    "files there back that were renamed or removed, or take new ones",
-                    directory.c_str(), errno);
+  sql_print_warning(
+      "Tidepool: the directory %s can't be synced (errno %d): a power cut may bring "
+      "files there back that were renamed or removed, or take new ones",
+      directory.c_str(), errno);
 }
 
 void sync_at_end_of_statement(THD *thd, const std::string &directory) {

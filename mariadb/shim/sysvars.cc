@@ -12,8 +12,8 @@ namespace tidepool {
 namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
-ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
-    open_files, force_recovery, page_compression, compressed_tier,
+ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay,
+    flush_log_at_trx_commit, open_files, force_recovery, page_compression, compressed_tier,
     memory_policy;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, direct_io, read_only, memory_guard;
@@ -35,10 +35,12 @@ my_bool scrub_now;
 constexpr ulonglong MIB = 1024 * 1024;
 
 const char *replacement_names[] = {"tide", "midpoint", NullS}; /* as TP_REPLACEMENT_… */
-TYPELIB replacements = typelib("buffer_pool_replacement", replacement_names, array_elements(replacement_names) - 1);
+TYPELIB replacements =
+    typelib("buffer_pool_replacement", replacement_names, array_elements(replacement_names) - 1);
 
 const char *compression_names[] = {"AUTO", "OFF", "LZ4", "ZSTD", NullS}; /* as TP_COMPRESSION_… */
-TYPELIB compressions = typelib("page_compression", compression_names, array_elements(compression_names) - 1);
+TYPELIB compressions =
+    typelib("page_compression", compression_names, array_elements(compression_names) - 1);
 
 const char *memory_policy_names[] = {"AUTO", "KEEP", "RETURN", NullS}; /* as TP_MEMORY_… */
 TYPELIB memory_policies =
@@ -77,7 +79,8 @@ int check_enum(const TYPELIB &names, void *save, st_mysql_value *value) {
 }
 
 /* The variable changes if the engine takes the value. */
-template <typename T> void apply(THD *thd, void *variable, const void *value, int result) {
+template <typename T>
+void apply(THD *thd, void *variable, const void *value, int result) {
   if (result != TP_OK)
     server_error(result, thd);
   else
@@ -86,14 +89,17 @@ template <typename T> void apply(THD *thd, void *variable, const void *value, in
 
 void set_flush_log(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const ulong v = *static_cast<const ulong *>(value);
-  apply<ulong>(thd, variable, value, tp_set_flush_log_at_trx_commit(engine.db, static_cast<uint8_t>(v)));
+  apply<ulong>(thd, variable, value,
+               tp_set_flush_log_at_trx_commit(engine.db, static_cast<uint8_t>(v)));
 }
 
 void set_redo_capacity(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
-  apply<ulonglong>(thd, variable, value, tp_set_redo_capacity(engine.db, *static_cast<const ulonglong *>(value)));
+  apply<ulonglong>(thd, variable, value,
+                   tp_set_redo_capacity(engine.db, *static_cast<const ulonglong *>(value)));
 }
 
-/* As InnoDB: what is too small becomes the minimum, with a warning. 0 is not small: it means governed. */
+/* As InnoDB: what is too small becomes the minimum, with a warning. 0 is not small: it means
+   governed. */
 int check_pool_size(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value *value) {
   longlong asked = 0;
   if (value->val_int(value, &asked)) return 1;
@@ -101,7 +107,8 @@ int check_pool_size(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value *va
   const ulonglong bytes = at_least_minimum(negative ? 1 : static_cast<ulonglong>(asked));
   if (negative || bytes != static_cast<ulonglong>(asked))
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_TRUNCATED_WRONG_VALUE,
-                        "Truncated incorrect tidepool_buffer_pool_size value: '%lld'; %llu is the least, 0 lets the "
+                        "Truncated incorrect tidepool_buffer_pool_size value: '%lld'; %llu is the "
+                        "least, 0 lets the "
                         "engine govern the size",
                         asked, bytes);
   *static_cast<ulonglong *>(save) = bytes;
@@ -116,7 +123,8 @@ int check_redo_capacity(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value
   if (bytes) bytes = MY_MIN(MY_MAX(bytes, REDO_MINIMUM), REDO_MAXIMUM);
   if (negative || bytes != static_cast<ulonglong>(asked))
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_TRUNCATED_WRONG_VALUE,
-                        "Truncated incorrect tidepool_redo_log_capacity value: '%lld'; it may be 0 (automatic), or %llu "
+                        "Truncated incorrect tidepool_redo_log_capacity value: '%lld'; it may be 0 "
+                        "(automatic), or %llu "
                         "to %llu",
                         asked, REDO_MINIMUM, REDO_MAXIMUM);
   *static_cast<ulonglong *>(save) = bytes;
@@ -124,7 +132,8 @@ int check_redo_capacity(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value
 }
 
 void set_pool_size(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
-  apply<ulonglong>(thd, variable, value, tp_set_buffer_pool_size(engine.db, *static_cast<const ulonglong *>(value)));
+  apply<ulonglong>(thd, variable, value,
+                   tp_set_buffer_pool_size(engine.db, *static_cast<const ulonglong *>(value)));
 }
 
 void set_memory_guard(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
@@ -137,11 +146,13 @@ void set_memory_policy(THD *thd, st_mysql_sys_var *, void *variable, const void 
   apply<ulong>(thd, variable, value, tp_set_memory_policy(engine.db, which));
 }
 
-/* What is set of one policy while another is in force is accepted, for it does no harm; but whoever sets it expects something of it. */
+/* A value for one policy is accepted while another policy is in force. It changes nothing then,
+   so the session gets a warning. */
 void warn_unless_midpoint(THD *thd, const char *variable) {
   if (buffer_pool_replacement == TP_REPLACEMENT_MIDPOINT) return;
   push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_WRONG_ARGUMENTS,
-                      "%s has no effect: it counts only with tidepool_buffer_pool_replacement=midpoint, an option of the "
+                      "%s has no effect: it counts only with "
+                      "tidepool_buffer_pool_replacement=midpoint, an option of the "
                       "server's start; at present it is %s, which needs no setting",
                       variable, replacement_names[buffer_pool_replacement]);
 }
@@ -154,15 +165,18 @@ void set_old_pct(THD *thd, st_mysql_sys_var *, void *variable, const void *value
 
 void set_old_time(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   warn_unless_midpoint(thd, "tidepool_old_blocks_time");
-  apply<ulong>(thd, variable, value, tp_set_old_blocks_time(engine.db, *static_cast<const ulong *>(value)));
+  apply<ulong>(thd, variable, value,
+               tp_set_old_blocks_time(engine.db, *static_cast<const ulong *>(value)));
 }
 
 void set_purge_lag(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
-  apply<ulonglong>(thd, variable, value, tp_set_max_purge_lag(engine.db, *static_cast<const ulonglong *>(value)));
+  apply<ulonglong>(thd, variable, value,
+                   tp_set_max_purge_lag(engine.db, *static_cast<const ulonglong *>(value)));
 }
 
 void set_purge_lag_delay(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
-  apply<ulong>(thd, variable, value, tp_set_max_purge_lag_delay(engine.db, *static_cast<const ulong *>(value)));
+  apply<ulong>(thd, variable, value,
+               tp_set_max_purge_lag_delay(engine.db, *static_cast<const ulong *>(value)));
 }
 
 void set_lost_update(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
@@ -191,7 +205,8 @@ void set_dump_at_shutdown(THD *thd, st_mysql_sys_var *, void *variable, const vo
 }
 
 /* As InnoDB's variables of these names: setting them ON does it; they always read OFF. */
-template <tp_hot_list_order ORDER> void order_hot_list(THD *thd, st_mysql_sys_var *, void *, const void *value) {
+template <tp_hot_list_order ORDER>
+void order_hot_list(THD *thd, st_mysql_sys_var *, void *, const void *value) {
   if (!*static_cast<const my_bool *>(value)) return;
   if (const int result = tp_hot_list(engine.db, ORDER); result != TP_OK) server_error(result, thd);
 }
@@ -203,7 +218,8 @@ void set_scrub_days(THD *thd, st_mysql_sys_var *, void *variable, const void *va
 
 void set_page_compression(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const ulong which = *static_cast<const ulong *>(value);
-  apply<ulong>(thd, variable, value, tp_set_page_compression(engine.db, static_cast<uint8_t>(which)));
+  apply<ulong>(thd, variable, value,
+               tp_set_page_compression(engine.db, static_cast<uint8_t>(which)));
 }
 
 void set_compressed_tier(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
@@ -309,29 +325,37 @@ int check_backup_to(THD *thd, st_mysql_sys_var *, void *, st_mysql_value *value)
 void no_change(THD *, st_mysql_sys_var *, void *, const void *) {}
 
 MYSQL_SYSVAR_ULONGLONG(buffer_pool_size, buffer_pool_size, PLUGIN_VAR_RQCMDARG,
-                       "The most memory that the buffer pool may have, in bytes; 0 = governed: what the machine or the "
+                       "The most memory that the buffer pool may have, in bytes; 0 = governed: "
+                       "what the machine or the "
                        "container leaves free, as far as there is use for it",
                        check_pool_size, set_pool_size, 0, 0, ULONGLONG_MAX, 0);
-MYSQL_SYSVAR_BOOL(memory_guard, memory_guard, PLUGIN_VAR_OPCMDARG,
-                  "The buffer pool stays below tidepool_buffer_pool_size while there isn't the memory for it; OFF = it "
-                  "has that size even if the server swaps or is killed for it (no effect on a size of 0)",
-                  nullptr, set_memory_guard, TRUE);
+MYSQL_SYSVAR_BOOL(
+    memory_guard, memory_guard, PLUGIN_VAR_OPCMDARG,
+    "The buffer pool stays below tidepool_buffer_pool_size while there isn't the memory for it; "
+    "OFF = it "
+    "has that size even if the server swaps or is killed for it (no effect on a size of 0)",
+    nullptr, set_memory_guard, TRUE);
 MYSQL_SYSVAR_ENUM(memory_policy, memory_policy, PLUGIN_VAR_RQCMDARG,
                   "Whether a governed buffer pool gives memory back whose loss costs hardly any "
                   "reads: AUTO = below the limit of a cgroup; KEEP = never; RETURN = everywhere",
                   nullptr, set_memory_policy, TP_MEMORY_AUTO, &memory_policies);
 MYSQL_SYSVAR_ULONG(page_size, page_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
-                   "Page size of a new data directory in bytes (a power of two from 4096 to 65536); 0 = 16384, or what "
+                   "Page size of a new data directory in bytes (a power of two from 4096 to "
+                   "65536); 0 = 16384, or what "
                    "the data directory has",
                    nullptr, nullptr, 0, 0, 65536, 0);
-MYSQL_SYSVAR_ENUM(buffer_pool_replacement, buffer_pool_replacement, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
-                  "Which pages leave the buffer pool: tide = found out by the engine, nothing to set; midpoint = young "
-                  "and old pages as InnoDB has them, set by tidepool_old_blocks_pct and tidepool_old_blocks_time",
-                  nullptr, nullptr, TP_REPLACEMENT_TIDE, &replacements);
-MYSQL_SYSVAR_ENUM(page_compression, page_compression, PLUGIN_VAR_RQCMDARG,
-                  "How pages of tables are compressed when they are written: AUTO = by what brings most; OFF, LZ4 or ZSTD for "
-                  "who wants it so. Pages that are there already stay as they are until they are written again",
-                  nullptr, set_page_compression, TP_COMPRESSION_AUTO, &compressions);
+MYSQL_SYSVAR_ENUM(
+    buffer_pool_replacement, buffer_pool_replacement, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+    "Which pages leave the buffer pool: tide = found out by the engine, nothing to set; midpoint = "
+    "young "
+    "and old pages as InnoDB has them, set by tidepool_old_blocks_pct and tidepool_old_blocks_time",
+    nullptr, nullptr, TP_REPLACEMENT_TIDE, &replacements);
+MYSQL_SYSVAR_ENUM(
+    page_compression, page_compression, PLUGIN_VAR_RQCMDARG,
+    "How pages of tables are compressed when they are written: AUTO = by what brings most; OFF, "
+    "LZ4 or ZSTD for "
+    "who wants it so. Pages that are there already stay as they are until they are written again",
+    nullptr, set_page_compression, TP_COMPRESSION_AUTO, &compressions);
 MYSQL_SYSVAR_ENUM(compressed_tier, compressed_tier, PLUGIN_VAR_RQCMDARG,
                   "Whether part of the buffer pool holds compressed pages: AUTO = as much as saves "
                   "time, found out by the engine; OFF = none",
@@ -354,90 +378,112 @@ MYSQL_SYSVAR_ULONG(encryption_rotation_iops, encryption_rotation_iops, PLUGIN_VA
                    "Pages that are encrypted anew in a second, in the background", nullptr,
                    set_rotation_iops, 100, 0, 1000000, 0);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
-                   "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
+                   "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool "
+                   "kept for pages that "
                    "were used once",
                    nullptr, set_old_pct, OLD_PCT, 5, 95, 0);
 MYSQL_SYSVAR_ULONG(old_blocks_time, old_blocks_time, PLUGIN_VAR_RQCMDARG,
-                   "With tidepool_buffer_pool_replacement=midpoint: milliseconds after its first use in which more uses "
+                   "With tidepool_buffer_pool_replacement=midpoint: milliseconds after its first "
+                   "use in which more uses "
                    "of a page don't make it young",
                    nullptr, set_old_time, OLD_TIME_MS, 0, UINT_MAX32, 0);
-MYSQL_SYSVAR_ULONGLONG(redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG,
-                       "Size of the redo log in bytes; 0 = automatic, by the memory that the buffer pool holds",
-                       check_redo_capacity, set_redo_capacity, 0, 0, REDO_MAXIMUM, 0);
+MYSQL_SYSVAR_ULONGLONG(
+    redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG,
+    "Size of the redo log in bytes; 0 = automatic, by the memory that the buffer pool holds",
+    check_redo_capacity, set_redo_capacity, 0, 0, REDO_MAXIMUM, 0);
 MYSQL_SYSVAR_ULONG(flush_log_at_trx_commit, flush_log_at_trx_commit, PLUGIN_VAR_OPCMDARG,
-                   "1 = a commit is on the disk when it returns; 2 = the log is written at commit and synced once a "
+                   "1 = a commit is on the disk when it returns; 2 = the log is written at commit "
+                   "and synced once a "
                    "second; 0 = written and synced once a second",
                    nullptr, set_flush_log, 1, 0, 2, 0);
 MYSQL_THDVAR_ULONG(lock_wait_timeout, PLUGIN_VAR_RQCMDARG,
-                   "Seconds that a statement waits for a row lock before it fails; 0 = not at all", nullptr, nullptr,
-                   50, 0, 100000000, 0);
+                   "Seconds that a statement waits for a row lock before it fails; 0 = not at all",
+                   nullptr, nullptr, 50, 0, 100000000, 0);
 MYSQL_SYSVAR_ULONGLONG(max_purge_lag, max_purge_lag, PLUGIN_VAR_RQCMDARG,
-                       "History list length above which writes are slowed down; 0 = never", nullptr, set_purge_lag, 0,
-                       0, UINT_MAX32, 0);
+                       "History list length above which writes are slowed down; 0 = never", nullptr,
+                       set_purge_lag, 0, 0, UINT_MAX32, 0);
 MYSQL_SYSVAR_ULONG(max_purge_lag_delay, max_purge_lag_delay, PLUGIN_VAR_RQCMDARG,
-                   "Longest such delay of one statement in microseconds; 0 = a second", nullptr, set_purge_lag_delay,
-                   0, 0, 10000000, 0);
-MYSQL_SYSVAR_BOOL(lost_update_check, lost_update_check, PLUGIN_VAR_OPCMDARG,
-                  "REPEATABLE READ refuses to write or lock a row that was changed after the snapshot was taken",
-                  nullptr, set_lost_update, TRUE);
+                   "Longest such delay of one statement in microseconds; 0 = a second", nullptr,
+                   set_purge_lag_delay, 0, 0, 10000000, 0);
+MYSQL_SYSVAR_BOOL(
+    lost_update_check, lost_update_check, PLUGIN_VAR_OPCMDARG,
+    "REPEATABLE READ refuses to write or lock a row that was changed after the snapshot was taken",
+    nullptr, set_lost_update, TRUE);
 MYSQL_SYSVAR_BOOL(deadlock_detect, deadlock_detect, PLUGIN_VAR_OPCMDARG,
-                  "Deadlocks are looked for; if not, lock waits end by tidepool_lock_wait_timeout", nullptr, set_detect,
-                  TRUE);
+                  "Deadlocks are looked for; if not, lock waits end by tidepool_lock_wait_timeout",
+                  nullptr, set_detect, TRUE);
 MYSQL_SYSVAR_BOOL(print_all_deadlocks, print_all_deadlocks, PLUGIN_VAR_OPCMDARG,
                   "Each deadlock is written to the error log", nullptr, set_print_deadlocks, FALSE);
-MYSQL_SYSVAR_BOOL(use_direct_io, direct_io, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
-                  "Files are read and written past the page cache of the operating system, where it allows that",
-                  nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_BOOL(
+    use_direct_io, direct_io, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+    "Files are read and written past the page cache of the operating system, where it allows that",
+    nullptr, nullptr, TRUE);
 MYSQL_SYSVAR_ULONG(open_files, open_files, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
-                   "Table files that are open at the same time (there may be more tables: files are closed and opened "
+                   "Table files that are open at the same time (there may be more tables: files "
+                   "are closed and opened "
                    "again as needed); 0 = half of the file descriptors that the server may have",
                    nullptr, nullptr, 0, 0, 1000000, 0);
 MYSQL_SYSVAR_BOOL(read_only, read_only, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
-                  "The data directory is only read; it must have been closed cleanly", nullptr, nullptr, FALSE);
+                  "The data directory is only read; it must have been closed cleanly", nullptr,
+                  nullptr, FALSE);
 MYSQL_SYSVAR_BOOL(accept_log_loss, accept_log_loss, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
-                  "A start that finds the redo log damaged goes on without what was committed behind the damage; for one start, "
+                  "A start that finds the redo log damaged goes on without what was committed "
+                  "behind the damage; for one start, "
                   "when there is no backup to restore",
                   nullptr, nullptr, FALSE);
 MYSQL_SYSVAR_ULONG(force_recovery, force_recovery, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
-                   "What a start on a damaged data directory does without, so that the tables can be dumped: 1 = purge, 2 = "
-                   "also the rollback of unfinished transactions, 3 = also all writes, 4 = also the undo log, 5 = also the "
+                   "What a start on a damaged data directory does without, so that the tables can "
+                   "be dumped: 1 = purge, 2 = "
+                   "also the rollback of unfinished transactions, 3 = also all writes, 4 = also "
+                   "the undo log, 5 = also the "
                    "redo log; 0 = nothing",
                    nullptr, nullptr, 0, 0, 5, 0);
 MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
-                 "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
-                 nullptr);
+                 "Directory of the engine's files; empty = tidepool in the server's data directory",
+                 nullptr, nullptr, nullptr);
 MYSQL_SYSVAR_BOOL(start_empty, start_empty, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "A new directory of the engine's files is made even if the server has tables of "
                   "the engine's, whose data is lost then",
                   nullptr, nullptr, FALSE);
 
-MYSQL_SYSVAR_BOOL(buffer_pool_dump_at_shutdown, dump_at_shutdown, PLUGIN_VAR_OPCMDARG,
-                  "The list of hot pages is saved, when it has changed once a minute, and at shutdown", nullptr,
-                  set_dump_at_shutdown, TRUE);
-MYSQL_SYSVAR_BOOL(buffer_pool_load_at_startup, load_at_startup, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
-                  "The pages of the saved list are read in the background after the start", nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_BOOL(
+    buffer_pool_dump_at_shutdown, dump_at_shutdown, PLUGIN_VAR_OPCMDARG,
+    "The list of hot pages is saved, when it has changed once a minute, and at shutdown", nullptr,
+    set_dump_at_shutdown, TRUE);
+MYSQL_SYSVAR_BOOL(buffer_pool_load_at_startup, load_at_startup,
+                  PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "The pages of the saved list are read in the background after the start", nullptr,
+                  nullptr, TRUE);
 MYSQL_SYSVAR_BOOL(buffer_pool_dump_now, dump_now, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
-                  "ON saves the list of hot pages now", nullptr, order_hot_list<TP_HOT_LIST_DUMP>, FALSE);
+                  "ON saves the list of hot pages now", nullptr, order_hot_list<TP_HOT_LIST_DUMP>,
+                  FALSE);
 MYSQL_SYSVAR_BOOL(buffer_pool_load_now, load_now, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
-                  "ON begins to load the pages of the saved list", nullptr, order_hot_list<TP_HOT_LIST_LOAD>, FALSE);
+                  "ON begins to load the pages of the saved list", nullptr,
+                  order_hot_list<TP_HOT_LIST_LOAD>, FALSE);
 MYSQL_SYSVAR_BOOL(buffer_pool_load_abort, load_abort, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
-                  "ON ends the loading of the saved list", nullptr, order_hot_list<TP_HOT_LIST_ABORT>, FALSE);
+                  "ON ends the loading of the saved list", nullptr,
+                  order_hot_list<TP_HOT_LIST_ABORT>, FALSE);
 MYSQL_SYSVAR_BOOL(scrub, scrub_now, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
-                  "ON begins to read and verify all pages of all tables, at the pace of scans", nullptr, order_scrub, FALSE);
-MYSQL_SYSVAR_ULONG(scrub_days, scrub_days, PLUGIN_VAR_RQCMDARG,
-                   "Days within which each page is read and verified once, in the background; 0 = never", nullptr,
-                   set_scrub_days, 7, 0, 365, 0);
+                  "ON begins to read and verify all pages of all tables, at the pace of scans",
+                  nullptr, order_scrub, FALSE);
+MYSQL_SYSVAR_ULONG(
+    scrub_days, scrub_days, PLUGIN_VAR_RQCMDARG,
+    "Days within which each page is read and verified once, in the background; 0 = never", nullptr,
+    set_scrub_days, 7, 0, 365, 0);
 MYSQL_SYSVAR_BOOL(cache_advice, cache_advice, PLUGIN_VAR_OPCMDARG,
-                  "A sample of the page accesses is watched, to predict what other sizes of the buffer pool would bring "
+                  "A sample of the page accesses is watched, to predict what other sizes of the "
+                  "buffer pool would bring "
                   "(information_schema.TIDEPOOL_CACHE_ADVICE), and to tune page replacement",
                   nullptr, set_cache_advice, TRUE);
-MYSQL_SYSVAR_STR(page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
-                 "File that a trace of page accesses is recorded to, for replay over replacement "
-                 "policies and pool sizes: an absolute path outside of the data directory, where no "
-                 "file is yet; empty = none",
-                 check_page_trace, set_page_trace, nullptr);
+MYSQL_SYSVAR_STR(
+    page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
+    "File that a trace of page accesses is recorded to, for replay over replacement "
+    "policies and pool sizes: an absolute path outside of the data directory, where no "
+    "file is yet; empty = none",
+    check_page_trace, set_page_trace, nullptr);
 MYSQL_SYSVAR_STR(backup_to, backup_to, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
-                 "Setting it to a directory, which must be empty or not exist, makes a backup of all tables there while they are in use",
+                 "Setting it to a directory, which must be empty or not exist, makes a backup of "
+                 "all tables there while they are in use",
                  check_backup_to, no_change, "");
 MYSQL_THDVAR_STR(backup_incremental_from,
                  PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_MEMALLOC | PLUGIN_VAR_NOCMDOPT,
@@ -447,7 +493,8 @@ MYSQL_THDVAR_STR(backup_incremental_from,
 MYSQL_SYSVAR_DOUBLE(page_trace_sample, page_trace_sample, PLUGIN_VAR_RQCMDARG,
                     "Share of the pages that the next trace is of", nullptr, nullptr, 1, 0, 1, 0);
 MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCMDARG,
-                       "Bytes at which the next trace ends", nullptr, nullptr, 1024 * MIB, MIB, ULONGLONG_MAX, 0);
+                       "Bytes at which the next trace ends", nullptr, nullptr, 1024 * MIB, MIB,
+                       ULONGLONG_MAX, 0);
 
 MYSQL_SYSVAR_ULONG(ft_min_token_size, ft_min_token_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                    "Characters of the shortest word that a FULLTEXT index made from now on has",
@@ -541,9 +588,11 @@ tp_options open_options() {
   const ulonglong asked = buffer_pool_size;
   buffer_pool_size = at_least_minimum(asked);
   if (buffer_pool_size != asked)
-    sql_print_warning("Tidepool: tidepool_buffer_pool_size=%llu is too small, taking the least, %llu; 0 lets the engine "
-                      "govern the size",
-                      asked, buffer_pool_size);
+    sql_print_warning(
+        "Tidepool: tidepool_buffer_pool_size=%llu is too small, taking the least, %llu; 0 lets the "
+        "engine "
+        "govern the size",
+        asked, buffer_pool_size);
   options.buffer_pool_size_bytes = buffer_pool_size;
   options.memory_guard = memory_guard;
   options.memory_policy = static_cast<uint8_t>(memory_policy);
@@ -580,9 +629,12 @@ tp_options open_options() {
 void show_page_size(ulonglong size) { page_size = static_cast<ulong>(size); }
 
 int apply_at_start() {
-  if (buffer_pool_replacement != TP_REPLACEMENT_MIDPOINT && (old_blocks_pct != OLD_PCT || old_blocks_time != OLD_TIME_MS))
-    sql_print_warning("Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect: they count only with "
-                      "tidepool_buffer_pool_replacement=midpoint");
+  if (buffer_pool_replacement != TP_REPLACEMENT_MIDPOINT &&
+      (old_blocks_pct != OLD_PCT || old_blocks_time != OLD_TIME_MS))
+    sql_print_warning(
+        "Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect: they count "
+        "only with "
+        "tidepool_buffer_pool_replacement=midpoint");
   start_page_trace_of_option();
   if (print_all_deadlocks)
     if (int result = tp_set_log_deadlocks(engine.db, 1)) return result;

@@ -16,12 +16,14 @@ const char *data_home_dir();
 bool is_default_home_dir();
 /* Whether that may be new although the server has tables of the engine's. */
 bool may_start_empty();
-/* The options that the variables give at start; size 0 of the buffer pool is replaced by what the engine chooses. */
+/* The options that the variables give at start; size 0 of the buffer pool is replaced by what the
+   engine chooses. */
 tp_options open_options();
 /* After the opening: shows the page size that the data directory has. */
 void show_page_size(ulonglong page_size);
 
-/* After the opening: what variables say on the command line that are no options of it. A result code. */
+/* After the opening: what variables say on the command line that are no options of it. A result
+   code. */
 int apply_at_start();
 
 ulong session_lock_wait_timeout(THD *thd);

@@ -56,11 +56,14 @@ struct Catalog_index {
 } // namespace
 
 static void take_index(void *context, const char *name, size_t len, uint8_t is_unique) {
-  static_cast<std::vector<Catalog_index> *>(context)->push_back({std::string(name, len), is_unique != 0});
+  static_cast<std::vector<Catalog_index> *>(context)->push_back(
+      {std::string(name, len), is_unique != 0});
 }
 
-/* The key of each tree. A name may be an older one (see Table_share), so the trees whose keys are not found take those that are left. */
-static std::vector<uint> order_by_names(const TABLE_SHARE *share, const KEY *keys, const std::vector<Catalog_index> &indexes) {
+/* The key of each tree. A name may be an older one (see Table_share), so the trees whose keys are
+   not found take those that are left. */
+static std::vector<uint> order_by_names(const TABLE_SHARE *share, const KEY *keys,
+                                        const std::vector<Catalog_index> &indexes) {
   const uint primary = share->primary_key >= MAX_KEY ? MAX_KEY : share->primary_key;
   constexpr uint NONE = MAX_KEY + 1;
   std::vector<uint> order(indexes.size(), NONE);
@@ -83,7 +86,8 @@ static std::vector<uint> order_by_names(const TABLE_SHARE *share, const KEY *key
   return order;
 }
 
-int Layouts::of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name, std::unique_ptr<Layouts> *layouts) {
+int Layouts::of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name,
+                      std::unique_ptr<Layouts> *layouts) {
   std::vector<Catalog_index> indexes;
   std::string bytes;
   Metadata metadata;
@@ -91,17 +95,20 @@ int Layouts::of_trees(const TABLE_SHARE *share, const KEY *keys, const std::stri
   if (result == TP_OK) result = table_metadata(name, &bytes);
   if (result != TP_OK) return result;
   *layouts = std::make_unique<Layouts>(share, keys);
-  if (indexes.size() != (*layouts)->trees.size() || !metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()))
+  if (indexes.size() != (*layouts)->trees.size() ||
+      !metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()))
     return TP_OK;
   auto named = std::make_unique<Layouts>(share, keys, order_by_names(share, keys, indexes));
   bool fits = metadata.fingerprint == named->fingerprint();
-  for (size_t tree = 0; tree < indexes.size(); tree++) fits = fits && indexes[tree].is_unique == named->trees[tree].is_unique();
+  for (size_t tree = 0; tree < indexes.size(); tree++)
+    fits = fits && indexes[tree].is_unique == named->trees[tree].is_unique();
   /* A crash may have left names that were exchanged since. */
   if (fits) *layouts = std::move(named);
   return TP_OK;
 }
 
-/* The order in which the server sorts unique keys (sort_keys() there), and what it asks of the first to take it for a primary key. */
+/* The order in which the server sorts unique keys (sort_keys() there), and what it asks of the
+   first to take it for a primary key. */
 bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys) {
   if (share->keys == 0 || is_same_name(keys[0].name.str, "PRIMARY")) return false;
   enum { WHOLE_COLUMNS, BEGINNINGS, CAN_BE_NULL, HASH, NOT_UNIQUE } first_rank = NOT_UNIQUE;
@@ -113,14 +120,17 @@ bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys) {
       const KEY_PART_INFO &info = keys[i].key_part[part];
       const Field *field = share->field[info.fieldnr - 1];
       const bool is_whole = !(field->flags & BLOB_FLAG) && field->key_length() == info.length;
-      rank = MY_MAX(rank, field->real_maybe_null() ? CAN_BE_NULL : is_whole ? WHOLE_COLUMNS : BEGINNINGS);
+      rank = MY_MAX(rank, field->real_maybe_null() ? CAN_BE_NULL
+                          : is_whole               ? WHOLE_COLUMNS
+                                                   : BEGINNINGS);
     }
     if (keys[i].algorithm == HA_KEY_ALG_LONG_HASH) rank = HASH;
     if (rank >= first_rank) continue;
     first_rank = rank;
     first = i;
   }
-  /* The first of beginnings alone stays what it is: none, or, of a BLOB's whole length, the primary key. */
+  /* The first of beginnings alone stays what it is: none, or, of a BLOB's whole length, the primary
+     key. */
   return first_rank == WHOLE_COLUMNS && first != share->primary_key;
 }
 
@@ -128,15 +138,16 @@ uint64 Layouts::fingerprint() const {
   uint64 print = row->fingerprint();
   for (const Index_layout &tree : trees)
     for (const Part &part : tree.all_parts())
-      print = print * 0x100000001B3ULL + part.column.fieldnr + (part.image << 16) + (part.unpack << 20) +
-              (part.mask << 24) + static_cast<uint64>(part.whole ? 0 : part.length << 8) +
+      print = print * 0x100000001B3ULL + part.column.fieldnr + (part.image << 16) +
+              (part.unpack << 20) + (part.mask << 24) +
+              static_cast<uint64>(part.whole ? 0 : part.length << 8) +
               (static_cast<uint64>(part.codec.is_codes()) << 40);
   return print;
 }
 
 bool Layouts::same(const Layouts &other) const {
-  if (has_row_id != other.has_row_id || primary_key != other.primary_key || trees.size() != other.trees.size() ||
-      fingerprint() != other.fingerprint())
+  if (has_row_id != other.has_row_id || primary_key != other.primary_key ||
+      trees.size() != other.trees.size() || fingerprint() != other.fingerprint())
     return false;
   for (size_t i = 0; i < trees.size(); i++)
     if (!trees[i].same(other.trees[i])) return false;
@@ -187,8 +198,8 @@ static std::string put_fulltext(const Fulltext_settings_of &all) {
 static bool get_fulltext(const uchar **from, const uchar *limit, Fulltext_settings_of *all) {
   if (limit - *from < 7) return false;
   const size_t len = uint4korr(*from);
-  if (len < 3 || static_cast<size_t>(limit - *from) - 4 < len ||
-      (*from)[4] != FULLTEXT_FORMAT) return false;
+  if (len < 3 || static_cast<size_t>(limit - *from) - 4 < len || (*from)[4] != FULLTEXT_FORMAT)
+    return false;
   const uint count = uint2korr(*from + 5);
   const uchar *at = *from + 7, *const end = *from + 4 + len;
   *from = end;
@@ -230,8 +241,9 @@ int table_metadata(const std::string &name, std::string *bytes) {
   /* It may grow in between. */
   do {
     bytes->resize(len);
-    const int result = tp_table_metadata(engine.db, name.data(), name.size(), reinterpret_cast<uint8_t *>(&(*bytes)[0]),
-                                         bytes->size(), &len);
+    const int result =
+        tp_table_metadata(engine.db, name.data(), name.size(),
+                          reinterpret_cast<uint8_t *>(&(*bytes)[0]), bytes->size(), &len);
     if (result != TP_OK) return result;
   } while (len > bytes->size());
   bytes->resize(len);
@@ -264,22 +276,28 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
     return;
   }
   layouts = std::move(*found);
-  /* Not HA_ERR_TABLE_DEF_CHANGED: the server would remove the .frm file, in the hope of another one from the engine. */
+  /* Not HA_ERR_TABLE_DEF_CHANGED: the server would remove the .frm file, in the hope of another one
+     from the engine. */
   if (!metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size())) {
-    sql_print_error("Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to read it",
-                    name.c_str());
+    sql_print_error(
+        "Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to "
+        "read it",
+        name.c_str());
     *error = HA_ERR_INCOMPATIBLE_DEFINITION;
   } else if (metadata.fingerprint != layouts.fingerprint() ||
              metadata.has_spatial != layouts.has_spatial ||
              tp_table_index_count(table) != layouts.trees.size() ||
              !layouts.row->set_versions(metadata.versions) ||
-                 !layouts.set_fulltext(metadata.fulltext)) {
-    sql_print_error("Tidepool: table %s is not the one that its .frm file describes: restore the two from the same "
-                    "backup",
-                    name.c_str());
+             !layouts.set_fulltext(metadata.fulltext)) {
+    sql_print_error(
+        "Tidepool: table %s is not the one that its .frm file describes: restore the two from the "
+        "same "
+        "backup",
+        name.c_str());
     *error = HA_ERR_INCOMPATIBLE_DEFINITION;
   } else {
-    /* A crash may have come between the two places of a name. Without it, reports say another, and that is all. */
+    /* A crash may have come between the two places of a name. Without it, reports say another, and
+       that is all. */
     const std::vector<tp_index_def> indexes = layouts.definitions(form);
     tp_learn_index_names(engine.db, name.data(), name.size(), indexes.data(), indexes.size());
     return;

@@ -1,20 +1,21 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  What all open handlers of a table share: the engine's table, how keys and rows are laid out, and statistics.
+  What all open handlers of a table share: the engine's table, how keys and rows are laid out, and
+  statistics.
 
-  Trees: tree 0 is the clustered index; the server's other keys follow in the order that they had when the trees were made. A .frm file may
-  have them in another order since, for the server sorts them again when partitions are added or dropped, and EXCHANGE PARTITION compares
-  keys by their names alone; the engine is asked neither time. So a tree is found by its key's name, which the engine's catalog has.
+  Trees: tree 0 is the clustered index; the server's other keys follow in the order that they had
+  when the trees were made. A .frm file may have them in another order since, for the server sorts
+  them again when partitions are added or dropped, and EXCHANGE PARTITION compares keys by their
+  names alone; the engine is asked neither time. So a tree is found by its key's name, which the
+  engine's catalog has.
 
-  Metadata of a table in the engine's catalog:
-      format of keys (1 byte) | format of rows (1 byte) | fingerprint of the row (8 bytes)
-  then, if the second highest bit of the first byte is set, what FULLTEXT indexes were made with:
-      length of what follows (4) | format (1) | number of indexes (2) | per index:
-          tree (2), settings (fulltext_index.cc)
-  (the bit 0x20 says that the table has SPATIAL indexes, with cells as mariadb/src/spatial makes
-  them; nothing follows because of it)
-  and, if the format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0. Behind that, if the highest bit
-  of the first byte is set, are foreign keys (foreign_key.h).
+  Metadata of a table in the engine's catalog: format of keys (1 byte) | format of rows (1 byte) |
+  fingerprint of the row (8 bytes) then, if the second highest bit of the first byte is set, what
+  FULLTEXT indexes were made with: length of what follows (4) | format (1) | number of indexes (2) |
+  per index: tree (2), settings (fulltext_index.cc) (the bit 0x20 says that the table has SPATIAL
+  indexes, with cells as mariadb/src/spatial makes them; nothing follows because of it) and, if the
+  format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0.
+  Behind that, if the highest bit of the first byte is set, are foreign keys (foreign_key.h).
 */
 #ifndef TIDEPOOL_TABLE_SHARE_H
 #define TIDEPOOL_TABLE_SHARE_H
@@ -30,8 +31,9 @@
 
 namespace tidepool {
 
-/* "./db/table" → "db/table"; a temporary table's path → "#tmp/<start of the server>-<file name>": the server numbers the files
-   anew in each of its lives, and a prepared transaction may have kept a table of an earlier one. */
+/* "./db/table" → "db/table"; a temporary table's path → "#tmp/<start of the server>-<file name>":
+   the server numbers the files anew in each of its lives, and a prepared transaction may have kept
+   a table of an earlier one. */
 std::string table_name_of(const char *path);
 constexpr char TEMPORARY_PREFIX[] = "#tmp/";
 
@@ -41,10 +43,13 @@ using Fulltext_settings_of = std::map<uint, Fulltext_settings>;
 /* The layouts of a table as the server describes it. */
 struct Layouts {
   explicit Layouts(const TABLE *table) : Layouts(table->s, table->key_info) {}
-  /* `order` has the key of each tree, MAX_KEY for row ids. Without it they are in the server's order. */
+  /* `order` has the key of each tree, MAX_KEY for row ids. Without it they are in the server's
+     order. */
   Layouts(const TABLE_SHARE *share, const KEY *keys, std::vector<uint> order = {});
-  /* Those of the engine's table of this name, in the order of its trees. That they are the right ones is for the fingerprint to tell. */
-  static int of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name, std::unique_ptr<Layouts> *layouts);
+  /* Those of the engine's table of this name, in the order of its trees. That they are the right
+     ones is for the fingerprint to tell. */
+  static int of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name,
+                      std::unique_ptr<Layouts> *layouts);
 
   std::vector<Index_layout> trees; /* [0] = clustered */
   std::vector<uint> secondary;     /* the other trees in the order of the server's keys */
@@ -61,20 +66,22 @@ struct Layouts {
   bool set_fulltext(const Fulltext_settings_of &settings);
   /* Whether rows and entries of the other are rows and entries of this one. */
   bool same(const Layouts &other) const;
-  /* The trees as the engine gets them, with the names that their keys have in `table`, whose layouts these are. */
+  /* The trees as the engine gets them, with the names that their keys have in `table`, whose
+     layouts these are. */
   std::vector<tp_index_def> definitions(const TABLE *table) const;
 
 private:
   std::vector<uint> tree_of_key, key_of_tree;
 };
 
-/* Whether the server will take another key for the primary one, or one where there is none, when it sorts the keys again. It does so when
-   partitions come or go, and then the engine's trees can't follow: the rows stay in the tree that they are in. Only tables
-   without a PRIMARY KEY can come to this, by ALTER TABLE, which leaves the keys in their order. */
+/* Whether the server will take another key for the primary one, or one where there is none, when it
+   sorts the keys again. It does so when partitions come or go, and then the engine's trees can't
+   follow: the rows stay in the tree that they are in. Only tables without a PRIMARY KEY can come to
+   this, by ALTER TABLE, which leaves the keys in their order. */
 bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys);
 
 struct Metadata {
-  static constexpr size_t SIZE = 10;               /* without versions */
+  static constexpr size_t SIZE = 10; /* without versions */
   /* In the first byte. */
   static constexpr uchar HAS_FOREIGN_KEYS = 0x80, HAS_FULLTEXT = 0x40, HAS_SPATIAL = 0x20;
   uint64 fingerprint = 0;
@@ -118,8 +125,8 @@ public:
 
   std::mutex auto_increment_mutex;
 
-  /* Statistics: sampled when the table is first used, by ANALYZE, and when it has changed much since. Every statement
-     reads the sizes, so these are no part of what the mutex protects. */
+  /* Statistics: sampled when the table is first used, by ANALYZE, and when it has changed much
+     since. Every statement reads the sizes, so these are no part of what the mutex protects. */
   std::atomic<bool> statistics_known{false};
   std::atomic<uint64> rows_when_sampled{0};
   std::atomic<uint64> clustered_size{0}, secondary_size{0}; /* leaf pages, in bytes */
