@@ -1,6 +1,6 @@
 //! ADD INDEX, and ALTER TABLE that writes all rows anew, with LOCK=NONE: sessions write the table
-//! meanwhile; afterwards it has their rows, in all indexes, and only the ALTER fails for a duplicate
-//! that one of them makes.
+//! while the statement runs. Afterwards the table has their rows, in all indexes. A duplicate that
+//! a session makes fails the ALTER, never the session.
 
 #[path = "alter_beside_writers/rebuild.rs"]
 mod rebuild;
@@ -110,8 +110,11 @@ struct Writers {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What a session does, from this seed on, until it must stop; it counts what is done.
+type Write = fn(&mut Conn, u64, &AtomicBool, &AtomicU64);
+
 impl Writers {
-    fn start(server: &Server, count: u64) -> Writers {
+    fn start(server: &Server, count: u64, write: Write) -> Writers {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let begin = |seed| {
             let (mut conn, stop, done) = (server.connect_to("test"), stop.clone(), done.clone());
@@ -119,6 +122,10 @@ impl Writers {
         };
         let threads = (0..count).map(begin).collect();
         Writers { stop, done, threads }
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
     }
 
     fn end(self) {
@@ -144,7 +151,7 @@ fn indexes_built_beside_writers_have_their_rows() {
     let server = Server::start(Options::new("beside_writers"));
     let mut conn = server.connect_to("test");
     create(&mut conn);
-    let writers = Writers::start(&server, 4);
+    let writers = Writers::start(&server, 4, write);
     let mut written = 0;
     let (mut added, mut refused) = (0, 0);
     for round in 0..4 {
@@ -160,9 +167,9 @@ fn indexes_built_beside_writers_have_their_rows() {
                  ADD COLUMN e{round} INT DEFAULT 7, \
                  ALGORITHM=NOCOPY, LOCK=NONE"
             );
-            let before = writers.done.load(Ordering::Relaxed);
+            let before = writers.done();
             let code = code_of(&mut conn, &alter);
-            written += writers.done.load(Ordering::Relaxed) - before;
+            written += writers.done() - before;
             assert!(code == 0 || code == DUPLICATE && alter.contains("UNIQUE"), "{alter}: {code}");
             if code != 0 {
                 refused += 1;

@@ -125,12 +125,22 @@ pub fn wanted(db: &Db, table: &str, names: &[&str]) -> Vec<ChangedIndex> {
 }
 
 pub fn feed(change: &mut IndexChange, names: &[&str]) -> Result<()> {
-    let new: Vec<usize> = change.new_indexes().collect();
     while let Some((key, value)) = change.next_row()? {
-        let entries: Vec<_> = new.iter().map(|&at| (at, entry(names[at], key, value))).collect();
-        for (at, (key, value)) in entries {
-            change.add(at, &key, &value)?;
-        }
+        let (key, value) = (key.to_vec(), value.to_vec());
+        feed_row(change, names, (&key, &value))?;
+    }
+    Ok(())
+}
+
+/// A row's key and value.
+pub type Row<'r> = (&'r [u8], &'r [u8]);
+
+/// Gives the new indexes' entries of a row of the snapshot.
+pub fn feed_row(change: &mut IndexChange, names: &[&str], row: Row<'_>) -> Result<()> {
+    let new: Vec<usize> = change.new_indexes().collect();
+    for at in new {
+        let (key, value) = entry(names[at], row.0, row.1);
+        change.add(at, &key, &value)?;
     }
     Ok(())
 }
@@ -157,12 +167,25 @@ pub fn edit(change: &mut IndexChange, names: &[&str], row: &Changed) -> Result<(
 
 /// Brings into the new indexes what was written since.
 pub fn catch_up(change: &mut IndexChange, names: &[&str]) -> Result<RoundReport> {
+    round(change, &|change, row| edit(change, names, row), &mut || true)
+}
+
+/// The same, by what `edit` makes of each row.
+pub fn round(
+    change: &mut IndexChange,
+    edit: &dyn Fn(&mut IndexChange, &Changed) -> Result<()>,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<RoundReport> {
     change.begin_round()?;
-    while let Some(row) = change.next_changed_row()? {
-        let row = (row.key.to_vec(), row.before.map(Vec::from), row.after.map(Vec::from));
-        edit(change, names, &row)?;
+    while let Some(row) = next_changed(change)? {
+        edit(change, &row)?;
     }
-    change.end_round(&mut || true)
+    change.end_round(go_on)
+}
+
+pub fn next_changed(change: &mut IndexChange) -> Result<Option<Changed>> {
+    let row = change.next_changed_row()?;
+    Ok(row.map(|row| (row.key.to_vec(), row.before.map(Vec::from), row.after.map(Vec::from))))
 }
 
 /// A change that is ready to be committed.

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use rand::prelude::*;
 use tidepool::storage::{SimStorage, Storage};
 use tidepool::{
-    Db, Error, IndexChange, IndexDef, ReadRequest, Result, Table, TableDef, Transaction,
+    Db, Error, IndexChange, IndexDef, ReadRequest, Result, RoundReport, Table, TableDef,
+    Transaction,
 };
 
 use crate::fixture::{
-    Changed, agree, begin, catch_up, def, delete, edit, entry, fill, insert, key, nothing_is_lost,
-    open, update, value,
+    Changed, Row, agree, begin, catch_up, def, delete, edit, entry, fill, insert, key,
+    nothing_is_lost, open, round, update, value,
 };
 use crate::scan::{Rows, scan};
-use crate::writers::{Writers, cases, thirty_rows};
+use crate::writers::{Feeding, Writers, cases, thirty_rows};
 
 const NAMES: [&str; 4] = ["primary", "by value", "unique", "backward"];
 
@@ -33,7 +33,7 @@ fn new_entry(index: &str, key: &[u8], value: &[u8]) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-fn feed_row(change: &mut IndexChange, names: &[&str], row: (&[u8], &[u8])) -> Result<()> {
+fn feed_row(change: &mut IndexChange, names: &[&str], row: Row<'_>) -> Result<()> {
     for (at, name) in names.iter().enumerate() {
         let (key, value) = new_entry(name, row.0, row.1);
         match *name {
@@ -52,16 +52,15 @@ fn feed(change: &mut IndexChange, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn round(change: &mut IndexChange, names: &[&str], go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
-    change.begin_round()?;
-    while let Some(row) = change.next_changed_row()? {
-        let row: Changed = (row.key.to_vec(), row.before.map(Vec::from), row.after.map(Vec::from));
-        match names[0] {
-            "turned" => turn(change, &row)?,
-            _ => edit(change, names, &row)?,
-        }
+fn edit_row(change: &mut IndexChange, names: &[&str], row: &Changed) -> Result<()> {
+    match names[0] {
+        "turned" => turn(change, row),
+        _ => edit(change, names, row),
     }
-    Ok(change.end_round(go_on)?.writes_left)
+}
+
+fn catch_up_rebuild(change: &mut IndexChange, names: &[&str]) -> Result<RoundReport> {
+    round(change, &|change, row| edit_row(change, names, row), &mut || true)
 }
 
 fn turn(change: &mut IndexChange, (row, before, after): &Changed) -> Result<()> {
@@ -96,23 +95,11 @@ fn rebuild_beside(
     writers: &mut Writers,
 ) -> Result<(Arc<Table>, Rows)> {
     let mut change = db.rebuild_table("t", &def_of(names))?;
-    if writers.random.random_bool(0.5) {
-        change.set_sort_memory(writers.random.random_range(300..5000));
-    }
-    loop {
-        writers.some(db, table, 3)?;
-        let Some((row, value)) = change.next_row()? else { break };
-        let (row, value) = (row.to_vec(), value.to_vec());
-        feed_row(&mut change, names, (&row, &value))?;
-    }
-    change.build(&mut || writers.some(db, table, 20).is_ok())?;
-    for _ in 0..writers.random.random_range(0..6) {
-        writers.some(db, table, 40)?;
-        round(&mut change, names, &mut || writers.some(db, table, 10).is_ok())?;
-    }
-    writers.end_all(db, table)?;
-    change.stop_writes()?;
-    assert_eq!(round(&mut change, names, &mut || true)?, 0);
+    let feeding = Feeding {
+        row: &|change, row| feed_row(change, names, row),
+        edit: &|change, row| edit_row(change, names, row),
+    };
+    writers.beside((db, table), &mut change, &feeding)?;
     let rows = scan(&mut begin(db), table, 0)?;
     let expected = if names[0] == "turned" { turned(rows) } else { rows };
     Ok((change.commit(&[])?, expected))
@@ -183,7 +170,7 @@ fn what_was_in_another_order_is_sorted() {
     trx.commit().unwrap();
     let expected = turned(agree(&db, &table));
     change.stop_writes().unwrap();
-    round(&mut change, &["turned"], &mut || true).unwrap();
+    catch_up_rebuild(&mut change, &["turned"]).unwrap();
     let table = change.commit(&[]).unwrap();
     assert_eq!(scan(&mut begin(&db), &table, 0).unwrap(), expected);
     nothing_is_lost(&db, &table);
@@ -231,7 +218,7 @@ fn long_values_move_and_their_pages_are_freed() {
             }
             trx.delete(&table, 0, &key(30)).unwrap();
             trx.commit().unwrap();
-            round(&mut change, &names, &mut || true).unwrap();
+            catch_up_rebuild(&mut change, &names).unwrap();
             let mut trx = begin(&db);
             put(&mut trx, &table, 30, 20_000);
             trx.commit().unwrap();
@@ -240,7 +227,7 @@ fn long_values_move_and_their_pages_are_freed() {
         let expected = scan(&mut trx, &table, 0).unwrap();
         trx.rollback().unwrap();
         change.stop_writes().unwrap();
-        round(&mut change, &names, &mut || true).unwrap();
+        catch_up_rebuild(&mut change, &names).unwrap();
         let table = change.commit(&[]).unwrap();
         assert!(scan(&mut begin(&db), &table, 0).unwrap() == expected);
         let report = table.check(&db, &mut |_| true).unwrap();

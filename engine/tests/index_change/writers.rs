@@ -12,8 +12,8 @@ use tidepool::{
 };
 
 use crate::fixture::{
-    agree, begin, built, catch_up, def, delete, edit, entry, feed, fill, insert, key,
-    nothing_is_lost, open, update, value, wanted,
+    Changed, Row, agree, begin, built, catch_up, def, delete, edit, entry, feed, feed_row, fill,
+    insert, key, next_changed, nothing_is_lost, open, round, update, value, wanted,
 };
 use crate::scan::scan;
 
@@ -308,6 +308,48 @@ impl Writers {
     }
 }
 
+/// How a change gets rows of the snapshot, and rows that were written since.
+pub struct Feeding<'a> {
+    pub row: &'a dyn Fn(&mut IndexChange, Row<'_>) -> Result<()>,
+    pub edit: &'a dyn Fn(&mut IndexChange, &Changed) -> Result<()>,
+}
+
+impl Writers {
+    /// Brings a change as far as its commit while the sessions write. In the end they have ended,
+    /// and the change has all that they wrote.
+    pub fn beside(
+        &mut self,
+        (db, table): (&Db, &Arc<Table>),
+        change: &mut IndexChange,
+        feeding: &Feeding<'_>,
+    ) -> Result<()> {
+        if self.random.random_bool(0.5) {
+            change.set_sort_memory(self.random.random_range(300..5000));
+        }
+        loop {
+            self.some(db, table, 3)?;
+            let Some((key, value)) = change.next_row()? else { break };
+            let (key, value) = (key.to_vec(), value.to_vec());
+            (feeding.row)(change, (&key, &value))?;
+        }
+        // Errors of the writers end the build, too.
+        change.build(&mut || self.some(db, table, 20).is_ok())?;
+        for _ in 0..self.random.random_range(0..6) {
+            self.some(db, table, 40)?;
+            change.begin_round()?;
+            while let Some(row) = next_changed(change)? {
+                (feeding.edit)(change, &row)?;
+                self.some(db, table, 3)?;
+            }
+            change.end_round(&mut || self.some(db, table, 10).is_ok())?;
+        }
+        self.end_all(db, table)?;
+        change.stop_writes()?;
+        assert_eq!(round(change, feeding.edit, &mut || true)?.writes_left, 0);
+        Ok(())
+    }
+}
+
 /// Builds beside the writers.
 fn build_beside(
     db: &Db,
@@ -316,33 +358,11 @@ fn build_beside(
     writers: &mut Writers,
 ) -> Result<Arc<Table>> {
     let mut change = db.change_indexes("t", &wanted(db, "t", names))?;
-    if writers.random.random_bool(0.5) {
-        change.set_sort_memory(writers.random.random_range(300..5000));
-    }
-    let new: Vec<usize> = change.new_indexes().collect();
-    loop {
-        writers.some(db, table, 3)?;
-        let Some((row, value)) = change.next_row()? else { break };
-        let entries: Vec<_> = new.iter().map(|&at| (at, entry(names[at], row, value))).collect();
-        for (at, (key, value)) in entries {
-            change.add(at, &key, &value)?;
-        }
-    }
-    // Errors of the writers end the build, too.
-    change.build(&mut || writers.some(db, table, 20).is_ok())?;
-    for _ in 0..writers.random.random_range(0..6) {
-        writers.some(db, table, 40)?;
-        change.begin_round()?;
-        while let Some(row) = change.next_changed_row()? {
-            let row = (row.key.to_vec(), row.before.map(Vec::from), row.after.map(Vec::from));
-            edit(&mut change, names, &row)?;
-            writers.some(db, table, 3)?;
-        }
-        change.end_round(&mut || writers.some(db, table, 10).is_ok())?;
-    }
-    writers.end_all(db, table)?;
-    change.stop_writes()?;
-    assert_eq!(catch_up(&mut change, names)?.writes_left, 0);
+    let feeding = Feeding {
+        row: &|change, row| feed_row(change, names, row),
+        edit: &|change, row| edit(change, names, row),
+    };
+    writers.beside((db, table), &mut change, &feeding)?;
     change.commit(&[])
 }
 

@@ -94,26 +94,20 @@ fn a_table_rebuilt_beside_writers_has_their_rows() {
         );
     }
     let before = files(&server);
-    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let begin = |seed| {
-        let (mut conn, stop, done) = (server.connect_to("test"), stop.clone(), done.clone());
-        thread::spawn(move || write_both(&mut conn, seed, &stop, &done))
-    };
-    let writers: Vec<_> = (0..4).map(begin).collect();
+    let writers = Writers::start(&server, 4, write_both);
     let mut beside = 0;
     for alter in ALTERS {
-        let written = done.load(Ordering::Relaxed);
+        let written = writers.done();
         let code = code_of(&mut conn, alter);
         assert_eq!(code, 0, "{alter}");
-        beside += done.load(Ordering::Relaxed) - written;
+        beside += writers.done() - written;
         run(&mut conn, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
         let [t, shadow] = ["t", "shadow"].map(|t| sorted_rows(&mut conn, &format!("{SAME}{t}")));
         assert!(t == shadow, "{alter}");
         agree(&mut conn, "t", &[("u", "u"), ("n", "n")]);
         run(&mut conn, &["COMMIT"]);
     }
-    stop.store(true, Ordering::Relaxed);
-    writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+    writers.end();
     assert!(beside > 20, "{beside} transactions beside them");
     let rows = |conn: &mut Conn, table: &str| sorted_rows(conn, &format!("{SAME}{table}"));
     let expected = rows(&mut conn, "shadow");
@@ -133,7 +127,7 @@ fn tables_of_all_kinds_are_rebuilt_beside_writers() {
     let server = Server::start(Options::new("rebuilt_kinds"));
     let mut conn = server.connect_to("test");
     create(&mut conn);
-    let writers = Writers::start(&server, 4);
+    let writers = Writers::start(&server, 4, write);
     let mut written = 0;
     for round in 0..3 {
         for table in TABLES.iter().chain(&["parent"]) {
@@ -146,9 +140,9 @@ fn tables_of_all_kinds_are_rebuilt_beside_writers() {
                 _ => "ADD INDEX a (a), ADD x INT DEFAULT 5, FORCE",
             };
             let alter = format!("ALTER TABLE {table} {change}, ALGORITHM=INPLACE, LOCK=NONE");
-            let before = writers.done.load(Ordering::Relaxed);
+            let before = writers.done();
             let code = code_of(&mut conn, &alter);
-            written += writers.done.load(Ordering::Relaxed) - before;
+            written += writers.done() - before;
             // By a session that stores NULL where there may be none now.
             assert!(code == 0, "{alter}: {code}");
             check(&mut conn, &format!("{table} EXTENDED"));
