@@ -13,6 +13,7 @@
 //! `HEAD` has the same headers as `GET`. Of several servers a request names one with
 //! `server=<name>` in its query; without it the first is meant.
 
+use std::borrow::Cow;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -154,36 +155,16 @@ impl Page {
         match parameter(query, "server") {
             None => self.servers.first(),
             Some(name) => {
-                let name = decoded(name);
-                self.servers.iter().find(|watched| watched.name.as_ref() == Some(&name))
+                self.servers.iter().find(|watched| watched.name.as_deref() == Some(&*name))
             }
         }
     }
 }
 
-fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
-    let value = |pair: &'a str| pair.strip_prefix(name)?.strip_prefix('=');
-    query.split('&').find_map(value)
-}
-
-/// Percent-encoding of a query's value.
-fn decoded(text: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let [first, after @ ..] = rest {
-        let pair = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let byte = pair.and_then(|two| u8::from_str_radix(two, 16).ok());
-        match byte.filter(|_| *first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(if *first == b'+' { b' ' } else { *first });
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+/// The first parameter of a query that has this name.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<Cow<'a, str>> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find_map(|(of, value)| (of == name).then_some(value))
 }
 
 /// A line of the page's list of servers; empty where there is one.
@@ -377,8 +358,8 @@ mod tests {
     #[test]
     fn names_in_a_query_are_decoded() {
         let query = "since=5&server=a%20b%2f%C3%A4+c%";
-        assert_eq!(parameter(query, "since"), Some("5"));
-        assert_eq!(parameter(query, "server").map(decoded).as_deref(), Some("a b/ä c%"));
+        assert_eq!(parameter(query, "since").as_deref(), Some("5"));
+        assert_eq!(parameter(query, "server").as_deref(), Some("a b/ä c%"));
         assert_eq!(parameter(query, "erver"), None);
     }
 
