@@ -26,7 +26,7 @@ const Schema_table *table_named(const char *name) {
 
 /*
   A part of a table's name, from the spelling of file names. That of a partition ("t#P#p0") and of a
-  table that the server has yet to rename ("#sql-…") has parts of its own between marks; a '#' of
+  table that the server has yet to rename ("#sql-…") consists of parts between '#' marks; a '#' of
   the name itself is spelt "@0023".
 */
 void store_name(Field *field, const char *from, size_t len) {

@@ -2,7 +2,7 @@
 /*
   The information_schema tables TIDEPOOL_*.
 
-  Each is a plugin of its own in the same library (the server calls that a plugin "of type
+  Each is a separate plugin in the same library (the server calls that a plugin "of type
   INFORMATION SCHEMA"), so --plugin-load-add=ha_tidepool.so and INSTALL SONAME 'ha_tidepool' bring
   them together with the engine. A table is a name, a list of columns (i_s_buffer_pool.cc, …) and
   the number by which tp_explain() knows it; the rows come from there.

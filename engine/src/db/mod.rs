@@ -4,8 +4,8 @@
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
 //! - `index_change`: indexes are added and dropped; `rebuild`: all of a table is made anew in
-//!   another file; `catch_up`: rows that sessions write meanwhile; `index_switch`: the end of all
-//!   that; `retired`: files that were replaced are removed.
+//!   another file; `catch_up`: rows that sessions write while one of these goes on;
+//!   `index_switch`: its commit; `retired`: files that were replaced are removed.
 //! - `notes`: what a crash has left of that is freed.
 //! - `load`: tables are filled before they are seen.
 //! - `transaction`: transactions on tables; `cursor`: reading in the order of an index; `map`:

@@ -197,7 +197,7 @@ impl RedoLog {
 
     /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none.
     /// `oldest_dirty` runs when the pages of all frames before that end are marked, and what is
-    /// appended meanwhile lies behind it. `settle` makes durable, after that, what must be durable
+    /// appended while it runs lies behind it. `settle` makes durable, after that, what must be durable
     /// before the checkpoint is. Returns the checkpoint's LSN.
     pub(crate) fn checkpoint(
         &self,

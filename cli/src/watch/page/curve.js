@@ -1,7 +1,10 @@
 "use strict";
 // The curve of misses by size, and what it predicts.
 
-/** Hit ratio at a size, between the points of the curve, straight in log(size) and log(miss); null beyond what is known. */
+/**
+ * Hit ratio at a size, between the points of the curve, straight in log(size) and log(miss); null
+ * beyond what is known.
+ */
 function predict(size) {
   const points = curve.points.filter(p => p.size_bytes > 0);
   if (points.length < 2) return null;

@@ -129,6 +129,8 @@ const SPANS = [
   ["5 min", 300],
   ["15 min", 900],
 ];
+// Longer spans come from the file of --history.
+const isPast = length => length > 900;
 const LONG_SPANS = [
   ["1 h", 3600],
   ["6 h", 21600],
@@ -144,7 +146,7 @@ let past = { span: 0, step_s: 1, samples: [], at: 0 };
 
 /** Samples in the time that is shown, and the time. */
 function shown() {
-  if (span > 900) {
+  if (isPast(span)) {
     const end = serverNow(),
       start = end - span * 1000;
     return { start, end, samples: past.span === span ? past.samples : [], gap: past.step_s * 2500 };
@@ -198,7 +200,8 @@ function drawChart(chart, view) {
   const x = ms =>
     area.left + ((ms - view.start) / (view.end - view.start)) * (area.right - area.left);
   chart.view = { area, x };
-  // What fits may be a hundred times the pool: then it is told in the legend, and doesn't press the pool flat.
+  // The size that fits may be a hundred times the pool's. The legend then gives it, and the axis
+  // is drawn for the pool.
   const cap = chart.left.cap ? 4 * Math.max(1, ...view.samples.map(s => s.pool_bytes)) : 0;
   for (const side of sides(chart)) {
     const values = side.series
@@ -267,7 +270,7 @@ function showTip(view) {
   tip.replaceChildren(
     element(
       "b",
-      span > 900 ? `${day(sample.at_ms)} ${shortClock(sample.at_ms)}` : clock(sample.at_ms),
+      isPast(span) ? `${day(sample.at_ms)} ${shortClock(sample.at_ms)}` : clock(sample.at_ms),
     ),
   );
   for (const series of all(chart).filter(series => !series.label.hidden)) {
@@ -361,7 +364,7 @@ function choose(length, button) {
 
 /** Samples of days, at most twice a minute. */
 async function readPast() {
-  if (span <= 900 || (past.span === span && performance.now() - past.at < 30000)) return;
+  if (!isPast(span) || (past.span === span && performance.now() - past.at < 30000)) return;
   const wanted = span;
   const answer = await fetch(address("/api/history", { span: wanted }));
   if (!answer.ok || wanted !== span) return;

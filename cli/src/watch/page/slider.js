@@ -6,7 +6,8 @@ const size = get("size"),
 size.min = 0;
 size.max = NOTCHES;
 size.step = 1;
-// The ends of the slider and its unit, bytes. In between it is logarithmic: a MiB matters in a pool of 64, not in one of 64,000.
+// The ends of the slider and its unit, bytes. In between it is logarithmic: a MiB matters in a pool
+// of 64, not in one of 64,000.
 let least = MIB,
   most = MIB,
   unit = MIB;
@@ -50,7 +51,8 @@ function updateSlider() {
   if (effect && !effect.done && !setting.running) effect.done = last.at_ms;
   if (!known(picked)) {
     unit = Math.max(1, about.unit_bytes);
-    // From an eighth of today's size, but no less than the engine takes, to what fits, or to four times today's where nobody knows.
+    // From an eighth of today's size, but no less than the engine takes, to the size that fits, or
+    // to four times today's size where that is not known.
     most = Math.max(now, Math.min(known(fits) ? fits : now * 4, now * 16));
     most = Math.max(Math.floor(most / unit) * unit, now, about.least_bytes);
     least = Math.max(about.least_bytes, Math.ceil(now / 8 / unit) * unit);
@@ -83,7 +85,7 @@ function updateSlider() {
   updatePrediction(last);
 }
 
-/** Who chooses the size, where there is a choice: the engine, or whoever moves the slider. */
+/** Whether the engine or the user of the slider chooses the size, where there is a choice. */
 function updateMode(last) {
   get("mode").hidden = !known(last.governed);
   const governed = setting.running ? setting.wanted_bytes === 0 : last.governed;
@@ -91,7 +93,7 @@ function updateMode(last) {
     ? ["If it is set", `: fixed at ${bytes(picked)}, even if more memory is free.`]
     : governed
       ? ["Automatic", ": grows to fill free memory while it helps."]
-      : ["Fixed", ": no more than this, whatever is free."];
+      : ["Fixed", ": no more than this, however much memory is free."];
   get("modenote").replaceChildren(element("b", words[0]), words[1]);
   get("govern").hidden = governed;
   get("govern").disabled = !token;
@@ -178,7 +180,10 @@ function setPicked() {
   pick(null);
   if (known(wanted)) setSize(wanted);
 }
-/** The size after a key; undefined for a key that means nothing here. A key moves it by a unit at least: a notch may be less. */
+/**
+ * The size after a key; undefined for a key that means nothing here. A key moves it by a unit at
+ * least: a notch may be less.
+ */
 function sizeAfter(key) {
   const now = chosenSize();
   const by = notches => {

@@ -60,7 +60,7 @@
     if (!label(element)) wrong.push(`${name(element)} has no name`);
   }
   for (const element of all("[tabindex]"))
-    if (element.tabIndex > 0) wrong.push(`${name(element)} has a place of its own in the order`);
+    if (element.tabIndex > 0) wrong.push(`${name(element)} changes the order of the keyboard's focus`);
   const canFocus = "button, a[href], input, summary, [tabindex]";
   for (const element of all("body *")) {
     const { overflowX, overflowY } = getComputedStyle(element);
@@ -168,7 +168,7 @@
   function all_series(chart) {
     return [chart.left, chart.right].filter(Boolean).flatMap(side => side.series);
   }
-  // Who sees no colours tells the lines of one graph by their dashes, where they can't be told by their filling.
+  // The lines of one graph differ by dashes or by filling, for users who do not see the colours.
   for (const chart of CHARTS) {
     const looks = all_series(chart)
       .filter(series => !series.label.hidden)
