@@ -1,11 +1,8 @@
-//! The fleet: a night of everything that goes on from seeds, piece by piece, in turns, until the
-//! time is over.
+//! A night of everything that takes seeds, piece by piece, in turns, until the time is over.
 //!
-//! Each piece is a separate program that takes a seed and ends within its limit; seeds come from
-//! the clock, so no
-//! two nights are alike. A failure is one line, with the command that runs the piece again and the
-//! file with
-//! all that it said.
+//! Each piece is a separate program that takes a seed and ends within its limit. Seeds come from
+//! the clock, so no two nights are alike. A failure is one line, with the command that runs the
+//! piece again and the file with all of its output.
 //!
 //! | piece | what | seed decides |
 //! |---|---|---|
@@ -16,7 +13,8 @@
 //! | `differential` | the same SQL on two engines, every other time with restarts | the SQL |
 //! | `damage` | files damaged | the damages |
 //! | `fuzz` | every fuzz target for a minute | – |
-//! | `power-cuts`, `crash-points` | their programs, where this checkout has them | cuts, and statements |
+//! | `power-cuts` | a round of statements that change definitions, on a device that loses its power | file system, moments |
+//! | `crash-points` | a few statements, killed at each of their calls that change files | statements, setting |
 
 use std::fmt;
 use std::fs::{self, File};
@@ -28,6 +26,9 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+
+use crate::crash_points::CASES;
+use crate::power_cut::FileSystem;
 
 /// How a night goes.
 #[derive(Clone, Debug)]
@@ -76,53 +77,56 @@ impl Bout {
     }
 }
 
-/// A piece: its name, and what makes a bout of it from a seed; none where this checkout lacks it.
-type Piece = (&'static str, fn(&Path, u64) -> Option<Bout>);
+/// What takes turns with others in a night.
+#[derive(Debug)]
+pub struct Piece {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub what: &'static str,
+    /// One run of it from a seed.
+    bout: fn(u64) -> Bout,
+}
+
+const fn piece(name: &'static str, what: &'static str, bout: fn(u64) -> Bout) -> Piece {
+    Piece { name, what, bout }
+}
 
 /// All pieces, in the order in which they take turns.
-pub const PIECES: [(&str, &str); 9] = [
-    ("simulation", "the engine on a simulated disk"),
-    ("kills", "the crash loop at random settings"),
-    ("cluster", "three replicating servers, killed and promoted"),
-    ("isolation", "histories of many sessions"),
-    ("differential", "the same SQL on two engines"),
-    ("damage", "damaged files"),
-    ("fuzz", "every fuzz target for a minute"),
-    ("power-cuts", "power cuts on ext4, XFS and btrfs"),
-    ("crash-points", "kills at each file-system call of a statement"),
-];
-
-const MAKERS: [Piece; 9] = [
-    ("simulation", simulation),
-    ("kills", kills),
-    ("cluster", cluster),
-    ("isolation", isolation),
-    ("differential", differential),
-    ("damage", damage),
-    ("fuzz", fuzz),
-    ("power-cuts", power_cuts),
-    ("crash-points", crash_points),
+pub const PIECES: [Piece; 9] = [
+    piece("simulation", "the engine on a simulated disk", simulation),
+    piece("kills", "the crash loop at random settings", kills),
+    piece("cluster", "three replicating servers, killed and promoted", cluster),
+    piece("isolation", "histories of many sessions", isolation),
+    piece("differential", "the same SQL on two engines", differential),
+    piece("damage", "damaged files", damage),
+    piece("fuzz", "every fuzz target for a minute", fuzz),
+    piece("power-cuts", "power cuts on ext4, XFS and btrfs", power_cuts),
+    piece("crash-points", "kills at each file-system call of a statement", crash_points),
 ];
 
 /// Seeds that a bout runs: fewer than those from which a test demands that each of its rare events
 /// comes up.
 const SEEDS_A_BOUT: u64 = 15;
 
+/// Statements that a bout of crash points kills.
+const CASES_A_BOUT: usize = 5;
+
 /// The tests of parts of the engine that take seeds.
 const PARTS: &str = "cargo test -p tidepool-engine --lib -- simulation redo::tests \
                      btree::tests::crash env::tests overflow::tests settled";
 
 /// The whole engine in two bouts of three, its parts in the third.
-fn simulation(_: &Path, seed: u64) -> Option<Bout> {
+fn simulation(seed: u64) -> Bout {
     let bout = match seed % 3 {
         0 => Bout::new(30, PARTS),
         _ => Bout::new(30, "cargo test -p tidepool-engine --test simulation seeds"),
     };
-    Some(bout.with("TIDEPOOL_FIRST_SEED", seed).with("TIDEPOOL_SEEDS", SEEDS_A_BOUT))
+    bout.with("TIDEPOOL_FIRST_SEED", seed).with("TIDEPOOL_SEEDS", SEEDS_A_BOUT)
 }
 
 /// A flush level at which a kill of the process loses nothing, and everything else at random.
-fn kills(_: &Path, seed: u64) -> Option<Bout> {
+fn kills(seed: u64) -> Bout {
     let mut rng = StdRng::seed_from_u64(seed);
     let flush = rng.random_range(1..=2);
     let page_size = 4096 << rng.random_range(0..5);
@@ -134,45 +138,56 @@ fn kills(_: &Path, seed: u64) -> Option<Bout> {
         // The last of two options counts.
         command.push_str(" --tidepool-redo-log-capacity=8M");
     }
-    Some(Bout::new(20, &command))
+    Bout::new(20, &command)
 }
 
-fn cluster(_: &Path, seed: u64) -> Option<Bout> {
-    Some(Bout::new(20, &format!("scripts/soak-cluster --minutes 3 --seed {seed}")))
+fn cluster(seed: u64) -> Bout {
+    Bout::new(20, &format!("scripts/soak-cluster --minutes 3 --seed {seed}"))
 }
 
-fn isolation(_: &Path, seed: u64) -> Option<Bout> {
+fn isolation(seed: u64) -> Bout {
     let kill = if seed.is_multiple_of(2) { " --kill 3" } else { " --alters" };
     let command = format!("scripts/isolation --seed {seed} --seconds 90{kill}");
-    Some(Bout::new(15, &command))
+    Bout::new(15, &command)
 }
 
-fn differential(_: &Path, seed: u64) -> Option<Bout> {
+fn differential(seed: u64) -> Bout {
     let restarts = if seed.is_multiple_of(2) { " --restarts" } else { "" };
     let program = "cargo run --quiet -p tidepool-tests --bin differential --";
     let command = format!("{program} --seed {seed} --minutes 2 --failures 1{restarts}");
-    Some(Bout::new(20, &command))
+    Bout::new(20, &command)
 }
 
-fn damage(_: &Path, seed: u64) -> Option<Bout> {
-    Some(Bout::new(30, &format!("scripts/damage --trials 20 --seed {seed}")))
+fn damage(seed: u64) -> Bout {
+    Bout::new(30, &format!("scripts/damage --trials 20 --seed {seed}"))
 }
 
-fn fuzz(_: &Path, seed: u64) -> Option<Bout> {
+fn fuzz(seed: u64) -> Bout {
     // Shorter and more often: the corpus goes on from bout to bout.
     let seconds = [20, 60][usize::from(seed.is_multiple_of(4))];
-    Some(Bout::new(40, &format!("scripts/fuzz --seconds {seconds}")))
+    Bout::new(40, &format!("scripts/fuzz --seconds {seconds}"))
 }
 
-fn power_cuts(root: &Path, seed: u64) -> Option<Bout> {
-    let is_there = root.join("tests/tests/power_cuts.rs").exists();
-    let command = "cargo test -p tidepool-tests --test power_cuts -- --include-ignored";
-    is_there.then(|| Bout::new(60, command).with("TIDEPOOL_SEED", seed))
+fn power_cuts(seed: u64) -> Bout {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let system = FileSystem::ALL[rng.random_range(0..FileSystem::ALL.len())].name();
+    let command = format!("scripts/power-cuts --seed {seed} --during 1 --file-system {system}");
+    Bout::new(60, &command)
 }
 
-fn crash_points(root: &Path, seed: u64) -> Option<Bout> {
-    let is_there = root.join("scripts/crash-points").exists();
-    is_there.then(|| Bout::new(60, &format!("scripts/crash-points --seed {seed} --minutes 10")))
+fn crash_points(seed: u64) -> Bout {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let crash = ["kill", "power-cut"][rng.random_range(0..2)];
+    let binary_log = ["off", "on"][rng.random_range(0..2)];
+    let flush = rng.random_range(0..=2);
+    let mut command =
+        format!("scripts/crash-points --crash {crash} --flush {flush} --binlog {binary_log}");
+    for _ in 0..CASES_A_BOUT {
+        let case = &CASES[rng.random_range(0..CASES.len())];
+        command.push_str(" --case ");
+        command.push_str(case.name);
+    }
+    Bout::new(60, &command)
 }
 
 /// What a night came to.
@@ -209,33 +224,26 @@ pub fn run(settings: &Settings) -> Summary {
     let logs = settings.root.join("var/log/nightly");
     fs::create_dir_all(&logs).expect("a directory of logs can be made");
     let chosen = |name: &str| settings.only.is_empty() || settings.only.iter().any(|o| o == name);
-    let makers: Vec<Piece> = MAKERS.into_iter().filter(|(name, _)| chosen(name)).collect();
+    let pieces: Vec<&Piece> = PIECES.iter().filter(|piece| chosen(piece.name)).collect();
     let mut summary = Summary::default();
     let mut seeds = StdRng::seed_from_u64(settings.seed);
-    while since.elapsed() < settings.duration {
-        let mut ran = false;
-        for (name, make) in &makers {
-            let seed = u64::from(seeds.random::<u32>());
-            let Some(bout) = make(&settings.root, seed) else { continue };
-            if since.elapsed() >= settings.duration && ran {
-                break;
-            }
-            ran = true;
-            let begun = Instant::now();
-            let log = logs.join(format!("{name}-{seed}.log"));
-            let failed = failure(&settings.root, &bout, &log);
-            let seconds = begun.elapsed().as_secs_f64();
-            if let Some(why) = &failed {
-                println!("FAILED: {name}: {why}: {bout}    (all it said: {})", log.display());
-            } else {
-                println!("ok: {name}: seed {seed}, {seconds:.0} s");
-                let _ = fs::remove_file(&log);
-            }
-            summary.count(name, failed.is_some(), seconds);
-        }
-        if !ran {
+    for piece in pieces.iter().cycle() {
+        if since.elapsed() >= settings.duration {
             break;
         }
+        let (name, seed) = (piece.name, u64::from(seeds.random::<u32>()));
+        let bout = (piece.bout)(seed);
+        let begun = Instant::now();
+        let log = logs.join(format!("{name}-{seed}.log"));
+        let failed = failure(&settings.root, &bout, &log);
+        let seconds = begun.elapsed().as_secs_f64();
+        if let Some(why) = &failed {
+            println!("FAILED: {name}: {why}: {bout}    (its output: {})", log.display());
+        } else {
+            println!("ok: {name}: seed {seed}, {seconds:.0} s");
+            let _ = fs::remove_file(&log);
+        }
+        summary.count(name, failed.is_some(), seconds);
     }
     summary
 }
@@ -324,7 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn every_piece_is_described() {
-        assert!(PIECES.iter().zip(&MAKERS).all(|(known, made)| known.0 == made.0));
+    fn each_piece_runs_a_program_that_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for piece in &PIECES {
+            let bout = (piece.bout)(4711);
+            let program = &bout.command[0];
+            assert!(program == "cargo" || root.join(program).is_file(), "{}: {bout}", piece.name);
+        }
     }
 }

@@ -28,7 +28,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
             Long("seed") => settings.seed = parser.value()?.parse()?,
             Long("only") => {
                 let name = parser.value()?.string()?;
-                if !PIECES.iter().any(|(known, _)| *known == name) {
+                if !PIECES.iter().any(|piece| piece.name == name) {
                     return Err(format!("'{name}' is no piece of the night").into());
                 }
                 settings.only.push(name);
@@ -44,8 +44,8 @@ fn main() -> ExitCode {
         Ok(settings) => settings,
         Err(error) => {
             eprintln!("{error}\nusage: {USAGE}");
-            for (name, what) in PIECES {
-                eprintln!("  {name:<14}{what}");
+            for piece in PIECES {
+                eprintln!("  {:<14}{}", piece.name, piece.what);
             }
             return ExitCode::from(2);
         }

@@ -42,7 +42,7 @@ fn random_statements_give_the_same_on_both_engines() {
 
 #[test]
 fn what_differed_once_gives_the_same_now() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential_scripts");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sql/differential_scripts");
     let mut scripts = Vec::new();
     for entry in std::fs::read_dir(&directory).expect("the scripts can be listed") {
         let path = entry.expect("an entry can be read").path();

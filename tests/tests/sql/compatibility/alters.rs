@@ -8,7 +8,7 @@ use tidepool_tests::environment::Environment;
 use tidepool_tests::server::Engine;
 use tidepool_tests::sql::{code_of, run};
 
-use crate::{ENGINES, assert_reasoned, server, text};
+use super::{ENGINES, assert_reasoned, server, text};
 
 const ALGORITHMS: [&str; 4] = ["INSTANT", "NOCOPY", "INPLACE", "COPY"];
 const LOCKS: [&str; 3] = ["NONE", "SHARED", "EXCLUSIVE"];

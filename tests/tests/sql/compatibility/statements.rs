@@ -8,7 +8,7 @@ use mysql::{Conn, Row};
 use tidepool_tests::server::Engine;
 use tidepool_tests::sql::{row_text, run};
 
-use crate::{ENGINES, assert_reasoned, server, text};
+use super::{ENGINES, assert_reasoned, server, text};
 
 /// A script has a line `## name`, then statements that end with `;` at the end of a line. One that
 /// begins with `@b` runs on a second connection.

@@ -2,7 +2,6 @@
 //! while the statement runs. Afterwards the table has their rows, in all indexes. A duplicate that
 //! a session makes fails the ALTER, never the session.
 
-#[path = "alter_beside_writers/rebuild.rs"]
 mod rebuild;
 
 use std::sync::Arc;

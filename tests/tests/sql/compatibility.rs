@@ -3,13 +3,11 @@
 //!
 //! * `compatibility/alters.txt`: changes of a table, in every ALGORITHM and LOCK. The table in
 //!   docs/reference/compatibility.md is written from the answers
-//!   (`TIDEPOOL_UPDATE=1 cargo test --test compatibility` writes it anew).
+//!   (`TIDEPOOL_UPDATE=1 cargo test -p tidepool-tests --test sql compatibility` writes it anew).
 //! * `compatibility/statements.txt`: scripts of other statements. Compared are rows, affected rows,
 //!   the errors' and the warnings' numbers.
 
-#[path = "compatibility/alters.rs"]
 mod alters;
-#[path = "compatibility/statements.rs"]
 mod statements;
 
 use std::collections::BTreeMap;
@@ -29,7 +27,7 @@ fn server(name: &str) -> Server {
 }
 
 fn file(name: &str) -> PathBuf {
-    Environment::get().root().join("tests/tests/compatibility").join(name)
+    Environment::get().root().join("tests/tests/sql/compatibility").join(name)
 }
 
 fn text(name: &str) -> String {

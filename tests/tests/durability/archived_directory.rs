@@ -6,7 +6,7 @@
 //! purged yet. `expected.txt` in it has the answers to [`QUESTIONS`] at that moment.
 //!
 //! A change of a format adds an archive of its version, made by
-//! `cargo test -p tidepool-tests --test archived_directory -- --ignored`. An archive goes only with
+//! `cargo test -p tidepool-tests --test durability archived -- --ignored`. An archive goes only with
 //! the support for its version.
 
 use std::fs;

@@ -1,0 +1,16 @@
+//! SQL statements and what they answer: rows, errors, plans, tables of information.
+
+mod basic_sql;
+mod collations;
+mod compatibility;
+mod differential_engines;
+mod handler_stats;
+mod information_schema;
+mod moved_rows;
+mod named_paths;
+mod plans;
+mod refused_rows;
+mod row_counts;
+mod row_ids;
+mod sql_reference;
+mod statements;
