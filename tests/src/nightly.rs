@@ -6,15 +6,15 @@
 //!
 //! | piece | what | seed decides |
 //! |---|---|---|
-//! | `simulation` | the engine on a simulated disk, whole and in its parts | everything: a seed fails again |
-//! | `kills` | the crash loop | flush level, page size, binary log, size of the redo log, load, moments |
+//! | `simulation` | the engine on a simulated disk, whole and in parts | all: a seed fails again |
+//! | `kills` | the crash loop | flush level, page size, size of the redo log, load, moments |
 //! | `cluster` | three replicating servers, killed and promoted | events and load |
 //! | `isolation` | histories of many sessions, with kills | load and moments |
 //! | `differential` | the same SQL on two engines, every other time with restarts | the SQL |
 //! | `damage` | files damaged | the damages |
 //! | `fuzz` | every fuzz target for a minute | – |
-//! | `power-cuts` | a round of statements that change definitions, on a device that loses its power | file system, moments |
-//! | `crash-points` | a few statements, killed at each of their calls that change files | statements, setting |
+//! | `power-cuts` | statements that change definitions, and power cuts | file system, moments |
+//! | `crash-points` | five statements, killed at each call that changes a file | statements, setting |
 
 use std::fmt;
 use std::fs::{self, File};

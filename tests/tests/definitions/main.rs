@@ -1,4 +1,4 @@
-//! Statements that change definitions: ALTER TABLE in each of its ways, foreign keys, partitions, many tables.
+//! Statements that change definitions: ALTER TABLE, foreign keys, partitions, many tables.
 
 mod alter_beside_writers;
 mod alter_copy;

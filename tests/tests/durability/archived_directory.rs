@@ -6,8 +6,8 @@
 //! purged yet. `expected.txt` in it has the answers to [`QUESTIONS`] at that moment.
 //!
 //! A change of a format adds an archive of its version, made by
-//! `cargo test -p tidepool-tests --test durability archived -- --ignored`. An archive goes only with
-//! the support for its version.
+//! `cargo test -p tidepool-tests --test durability archived -- --ignored`. An archive goes only
+//! with the support for its version.
 
 use std::fs;
 use std::path::{Path, PathBuf};

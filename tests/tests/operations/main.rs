@@ -1,4 +1,4 @@
-//! What an administrator does: backups, dumps, encryption, packages, other versions; and real clients.
+//! What administrators do: backups, dumps, encryption, packages, other versions; real clients.
 
 mod backup;
 mod clients;
