@@ -274,7 +274,8 @@ impl RedoLog {
         let (file_no, size) = {
             let mut ring = self.ring.lock();
             let next = self.next_lsn().0;
-            if ring.end().0.saturating_sub(next) < ring.file_size() && ring.spares() > 0 {
+            let size = ring.next_file_size(Lsn(next));
+            if ring.end().0.saturating_sub(next) < size && ring.spares() > 0 {
                 self.or_fail_unless_full(|| ring.extend())?;
             }
             let capacity = self.capacity();
@@ -286,7 +287,6 @@ impl RedoLog {
             // What was made beyond the capacity is there to be used.
             while !may_outgrow && self.or_fail_unless_full(|| ring.remove_spare(capacity))? {}
             self.update_begin_limit(&ring);
-            let size = ring.next_file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
             let is_beyond = ring.total_size() + size > capacity;
             if is_beyond && !may_outgrow {
@@ -296,7 +296,7 @@ impl RedoLog {
                 ring.set_growth_error(None);
                 return Ok(false);
             }
-            if ahead >= FILES_AHEAD * ring.file_size() {
+            if ahead >= FILES_AHEAD * size {
                 return Ok(false);
             }
             if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {

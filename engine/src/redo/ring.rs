@@ -44,6 +44,8 @@ const FILL_CHUNK: usize = 1 << 20;
 /// Files the capacity is divided into: enough that a file's turn is small beside the capacity.
 const FILES_PER_CAPACITY: u64 = 16;
 const FILE_SIZE_MIN: u64 = 64 << 10;
+/// Size of the first files of a new data directory, which may stay as small as it is.
+const FIRST_FILE_SIZE: u64 = 128 << 10;
 /// Files of a large log are no larger than this, unless there would be too many.
 const FILE_SIZE_MAX: u64 = 128 << 20;
 const FILES_MAX_FOR_CAPACITY: u64 = 128;
@@ -94,7 +96,7 @@ pub struct Ring {
     handles: HashMap<u32, Arc<dyn StorageFile>>,
     /// Files of a directory that no list names, to be removed when the log is known to be whole.
     strays: Vec<(u32, Option<FileHeader>)>,
-    /// Size of files made from now on.
+    /// Size of files made from now on, once the log is as large.
     file_size: u64,
     /// Why the last attempt to make a file failed.
     growth_error: Option<Error>,
@@ -193,15 +195,12 @@ impl Ring {
         self.control.files.iter().filter(|file| file.start.is_none()).count()
     }
 
-    /// Size of the files made from now on, once the log is as large.
-    pub fn file_size(&self) -> u64 {
-        self.file_size
-    }
-
-    /// Size of the next file: not larger than all that there are together. It is filled with
-    /// zeroes, and somebody may wait for it.
-    pub fn next_file_size(&self) -> u64 {
-        self.file_size.min(self.total_size())
+    /// Size of the next file, if the log ends at `next`: not larger than all that there are
+    /// together, since it is filled with zeroes, and somebody may wait for it; nor than all that
+    /// was ever logged, so that a directory with little in it stays small.
+    pub fn next_file_size(&self, next: Lsn) -> u64 {
+        let logged = block_ceil(next.0 - FIRST_LSN.0).max(FIRST_FILE_SIZE);
+        self.file_size.min(self.total_size()).min(logged)
     }
 
     /// Sets the size of the files made from now on.
@@ -253,7 +252,7 @@ impl Ring {
                 Some(spare) => spare,
                 None => {
                     ring.check_room(0)?;
-                    let (file_no, size) = (ring.take_file_no(), ring.next_file_size());
+                    let (file_no, size) = (ring.take_file_no(), ring.next_file_size(end));
                     let file = make_file(&*ring.storage, file_no, size, &|| false)?;
                     if ring.control.checkpoint >= ring.overrun.0 {
                         ring.overrun = (end, 0);

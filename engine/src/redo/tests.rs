@@ -493,25 +493,37 @@ fn a_file_that_cannot_be_removed_is_in_nobodys_way() {
     assert_eq!(files_there(&storage), listed(&log) + 1);
 }
 
+/// Fills the log with `bytes` more, and has files made ahead now and then.
+fn fill(log: &RedoLog, bytes: u64) {
+    let end = log.next_lsn().0 + bytes;
+    while log.next_lsn().0 < end {
+        append(log, &[7; 30_000]);
+        log.flush().unwrap();
+        log.prepare_files().unwrap();
+    }
+}
+
 /// A thread that waits for room waits for the next file to be filled with zeroes, and the log may
 /// be full when it gets a larger size.
 #[test]
-fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
+fn a_log_of_a_much_larger_capacity_grows_by_files_no_larger_than_itself() {
     const LARGER: u64 = 64 << 20;
     for by_writer in [false, true] {
         let (log, ..) = open(&SimStorage::new(1)).unwrap();
         log.prepare_files().unwrap();
         log.set_capacity(LARGER).unwrap();
+        let first: u64 = log.stats().files_bytes;
         if by_writer {
             let mut ring = log.ring.lock();
             let spares = ring.spares();
             (0..=spares).for_each(|_| ring.extend().unwrap());
         }
-        log.prepare_files().unwrap();
+        let known = log.ring.lock().control().next_file_no;
+        fill(&log, 2 * default_file_size(LARGER));
         let mut files = log.ring.lock().control().files.clone();
         files.sort_by_key(|file| file.file_no);
-        let mut before = 2 * file_size();
-        for file in &files[2..] {
+        let mut before = first;
+        for file in files.iter().filter(|file| file.file_no >= known) {
             assert!(file.size <= before, "{} bytes behind {before}", file.size);
             before += file.size;
         }
@@ -520,12 +532,30 @@ fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
     }
 }
 
+/// An application may have many directories with little in them.
+#[test]
+fn the_log_of_a_new_directory_is_small_and_grows_with_what_is_logged() {
+    const LARGE: u64 = 1 << 30;
+    let (log, ..) = open(&SimStorage::new(1)).unwrap();
+    log.set_capacity(LARGE).unwrap();
+    log.prepare_files().unwrap();
+    assert!(log.stats().files_bytes <= 512 << 10, "{:?}", log.stats());
+    fill(&log, 4 << 20);
+    let stats = log.stats();
+    assert!(stats.files_bytes > stats.next_lsn + (4 << 20), "{stats:?}");
+    assert!(stats.files_bytes < 20 << 20, "{stats:?}");
+    assert!(log.ring.lock().control().files.len() < 20, "{stats:?}");
+}
+
 /// A file made ahead may be of gigabytes, and closing the log does not wait for these.
 #[test]
 fn a_file_that_is_being_filled_is_given_up_when_the_log_is_to_close() {
     let storage = SimStorage::new(1);
     let (log, ..) = open(&storage).unwrap();
     let log = Arc::new(log);
+    log.set_capacity(32 << 20).unwrap();
+    fill(&log, 4 << 20);
+    // The next files take several pieces.
     log.set_capacity(1 << 30).unwrap();
     let (closing, made) = (log.clone(), Arc::new(AtomicU64::new(0)));
     let (counter, mut pieces) = (made.clone(), 0);

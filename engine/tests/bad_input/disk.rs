@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 use tidepool::{Db, Options, ReadRequest, Table, TransactionOptions};
 
-use crate::fixture::{count, def, fill, fill_more, options};
+use crate::fixture::{count, def, fill, fill_more, options, without_numbers};
 
 /// On a simulated disk, single-threaded.
 fn simulated() -> (SimStorage, Db, Arc<Table>) {
@@ -18,6 +18,13 @@ fn simulated() -> (SimStorage, Db, Arc<Table>) {
 #[test]
 fn disk_full_while_writing() {
     let (sim, db, table) = simulated();
+    // The log of a new directory is small. This one has been in use.
+    for round in 0..20 {
+        db.write(|trx| {
+            (0..1000u32).try_for_each(|key| trx.put(&table, &key.to_be_bytes(), &[round; 100]))
+        })
+        .unwrap();
+    }
     sim.set_capacity(Some(sim.used_bytes()));
     let mut trx = db.begin(TransactionOptions::default());
     let mut inserted = 0u32;
@@ -87,8 +94,11 @@ fn io_error_on_fsync_of_the_log() {
     sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("redo/"));
     let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"lost?", b"").unwrap();
-    let expected = "the engine has stopped writing: cannot sync 'redo/redo.00000001': Input/output error (os error 5) (the disk failed: look in the kernel log and check the device); restart the server to recover";
-    assert_eq!(trx.commit().unwrap_err().to_string(), expected);
+    let expected = trx.commit().unwrap_err().to_string();
+    assert_eq!(
+        without_numbers(&expected),
+        "the engine has stopped writing: cannot sync 'redo/redo.#': Input/output error (os error #) (the disk failed: look in the kernel log and check the device); restart the server to recover"
+    );
     // Nothing is written any more, and nothing that a retry could make look right. Reading goes on.
     let refused = trx.insert(&table, 0, b"later", b"").unwrap_err();
     assert_eq!(refused.to_string(), expected);
@@ -150,8 +160,8 @@ fn disk_remounted_read_only() {
         trx.insert(&table, 0, b"x", b"").and_then(|()| trx.commit()).unwrap_err().to_string();
     let (file, why) = error.split_once(" at offset ").unwrap();
     assert_eq!(
-        file,
-        "the engine has stopped writing: read-only: cannot write 'redo/redo.00000001'"
+        without_numbers(file),
+        "the engine has stopped writing: read-only: cannot write 'redo/redo.#'"
     );
     assert_eq!(
         why.split_once(": ").unwrap().1,

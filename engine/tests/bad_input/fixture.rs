@@ -94,3 +94,16 @@ pub fn killed() -> tempfile::TempDir {
     }
     copy_of(dir.path())
 }
+
+/// A message with `#` in place of each number: which files the log goes on in depends on how much
+/// was logged.
+pub fn without_numbers(message: &str) -> String {
+    message.chars().fold(String::new(), |mut text, letter| {
+        match letter.is_ascii_digit() {
+            true if text.ends_with('#') => {}
+            true => text.push('#'),
+            false => text.push(letter),
+        }
+        text
+    })
+}

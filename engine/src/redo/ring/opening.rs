@@ -14,7 +14,9 @@ use super::super::control::{CONTROL_FILE, Control, FileEntry};
 use super::super::file_header::{FileHeader, HEADER_SIZE};
 use super::super::keys::{KEYS_FILE, LogKeys};
 use super::super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
-use super::{FILES_MIN, LiveFile, REDO_DIR, Ring, file_name, file_no_of, make_file};
+use super::{
+    FILES_MIN, FIRST_FILE_SIZE, LiveFile, REDO_DIR, Ring, file_name, file_no_of, make_file,
+};
 use crate::error::{Error, Result};
 
 /// The control file of a new directory before it is complete.
@@ -65,10 +67,11 @@ impl Ring {
             lost_a_slot: false,
             keys: LogKeys::default(),
         };
+        let size = ring.file_size.min(FIRST_FILE_SIZE);
         for _ in 0..FILES_MIN {
             let file_no = ring.take_file_no();
-            let file = make_file(&*ring.storage, file_no, ring.file_size, &|| false)?;
-            ring.push_spare(file_no, file, ring.file_size)?;
+            let file = make_file(&*ring.storage, file_no, size, &|| false)?;
+            ring.push_spare(file_no, file, size)?;
         }
         ring.use_spare(0, FIRST_LSN)?;
         ring.write_control()?;
