@@ -155,6 +155,40 @@ pub enum Error {
         /// How many indexes the table has.
         count: usize,
     },
+    /// The bytes of a row are none of the types that its table was opened with, or a value has no
+    /// bytes.
+    #[error("table '{table}', row with the key {key}: {why}")]
+    Codec {
+        /// The table's name.
+        table: String,
+        /// The row's key, as bytes in ASCII with escapes.
+        key: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Another row has the same key in a unique index.
+    #[error("table '{table}': another row has the key {key} in the unique index '{index}'")]
+    NotUnique {
+        /// The table's name.
+        table: String,
+        /// The index's name.
+        index: String,
+        /// The index key, as bytes in ASCII with escapes.
+        key: String,
+    },
+    /// A secondary index is not what the rows ask for.
+    #[error(
+        "table '{table}': the index '{index}' is not what the rows ask for at its key {key}: drop it \
+         by `Db::drop_typed_index`, and open the table again, which builds it anew"
+    )]
+    IndexDiffers {
+        /// The table's name.
+        table: String,
+        /// The index's name.
+        index: String,
+        /// The entry's key, as bytes in ASCII with escapes.
+        key: String,
+    },
     /// An option is out of range or inconsistent.
     #[error("invalid option: {0}")]
     InvalidOption(String),
@@ -236,6 +270,16 @@ impl Error {
             Error::Key(why) => Error::Key(format!("table '{table}', {why}")),
             error => error,
         }
+    }
+
+    pub(crate) fn not_unique(table: &str, index: &str, key: &[u8]) -> Error {
+        let key = key.escape_ascii().to_string();
+        Error::NotUnique { table: table.into(), index: index.into(), key }
+    }
+
+    pub(crate) fn index_differs(table: &str, index: &str, key: &[u8]) -> Error {
+        let key = key.escape_ascii().to_string();
+        Error::IndexDiffers { table: table.into(), index: index.into(), key }
     }
 
     /// Whether the error is about what a file holds, or about reading or writing it.

@@ -100,6 +100,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod test_storage;
 mod trx;
+pub mod typed;
 mod undo;
 mod versioned;
 
@@ -145,6 +146,7 @@ pub use tidepool_pool::{
     Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,
 };
 pub use trx::{Isolation, TransactionOptions};
+pub use typed::{Index, TypedTable};
 pub use versioned::{LongValues, ReadRequest, ReadValue};
 
 /// Cases a property test runs: `default`, or `TIDEPOOL_TEST_CASES`.

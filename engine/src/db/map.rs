@@ -189,7 +189,7 @@ impl Transaction {
     /// The entries whose keys begin with `prefix`, as [`Transaction::range`] gives them.
     pub fn prefix(&mut self, table: &Arc<Table>, prefix: impl AsRef<[u8]>) -> Range<'_> {
         let prefix = prefix.as_ref();
-        let end = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
         Range::new(self, table, (Bound::Included(prefix.to_vec()), end))
     }
 }
@@ -280,6 +280,11 @@ impl<'trx> Range<'trx> {
         Ok(count)
     }
 
+    /// The transaction that the range reads in.
+    pub(crate) fn transaction(&mut self) -> &mut Transaction {
+        self.trx
+    }
+
     fn step(&mut self, end: End) -> Result<Option<(&[u8], &[u8])>> {
         if self.is_over {
             return Ok(None);
@@ -366,9 +371,9 @@ fn contains(from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>, key: &[u8]) -> bool {
 }
 
 /// The least key that is greater than all keys that begin with `prefix`; `None`: there is none.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-    let mut successor = prefix[..=last].to_vec();
-    successor[last] += 1;
-    Some(successor)
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
 }
