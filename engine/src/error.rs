@@ -19,8 +19,8 @@ pub enum Error {
     /// Reading, writing or syncing a file failed; the text names file, offset and operation.
     #[error("{0}")]
     Storage(String),
-    /// The file system is full. The statement failed, nothing was lost; free space and try again.
-    #[error("no space left for {0}: free disk space and run the statement again")]
+    /// The file system is full. The operation failed, nothing was lost; free space and try again.
+    #[error("no space left for {0}: free disk space and try again")]
     NoSpace(String),
     /// A page or file holds bytes that cannot be right.
     #[error("{file}: page {page} is corrupt: {why}{}", advice(.file, .why))]
@@ -49,7 +49,7 @@ pub enum Error {
         why: String,
     },
     /// Something is encrypted, or should be, and the key can't be had. Nothing is damaged.
-    #[error("{0}; see that the server's key management plugin has the key, and try again")]
+    #[error("{0}; see that the keyring has the key, and try again")]
     Key(String),
     /// An entry with this key exists.
     #[error("duplicate key in index {index}")]
@@ -140,7 +140,7 @@ pub enum Error {
     #[error("too many concurrent writing transactions (limit {0})")]
     TooManyTransactions(usize),
     /// An unrecoverable failure (a failed fsync, say) stopped all writing; restart to recover.
-    #[error("the engine has stopped writing: {0}; restart the server to recover")]
+    #[error("the engine has stopped writing: {0}; restart to recover")]
     Crashed(String),
     /// The database was closed ([`Db::close`](crate::Db::close)).
     #[error("the database has been closed: open it again")]
@@ -198,6 +198,25 @@ impl Error {
     /// Whether the same transaction may succeed if it is rolled back and run anew at once: it was
     /// the victim of a deadlock, or others have changed what it read. A lock wait that timed out is
     /// not among these, for the lock is still held.
+    ///
+    /// [`Db::write`](crate::Db::write) runs such a transaction again. By hand:
+    ///
+    /// ```
+    /// # use tidepool::{Db, Options, TableDef, TransactionOptions};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = Db::open(dir.path(), Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &TableDef::map())?;
+    /// let mut trx = db.begin(TransactionOptions::default());
+    /// while let Err(error) = trx.put(&fruit, b"apple", b"red").and_then(|()| trx.commit()) {
+    ///     trx.rollback()?;
+    ///     if !error.is_retryable() {
+    ///         return Err(error);
+    ///     }
+    /// }
+    /// # drop(trx);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,

@@ -1,8 +1,31 @@
 //! Tidepool: a transactional storage engine, embedded.
 //!
-//! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of
-//! others: ordered maps from byte keys to byte values. [`Db::write`] and [`Db::read`] run
-//! transactions, with snapshots, row locks, savepoints and crash-safe commits.
+//! A [`Db`] is a data directory. [`Db::write`] and [`Db::read`] run transactions, with snapshots,
+//! row locks, savepoints and crash-safe commits.
+//!
+//! A [`TypedTable`] has rows of Rust types, in the order of their keys, and secondary indexes that
+//! the engine keeps:
+//!
+//! ```
+//! use tidepool::{Db, Index, Options, TypedTable};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path();
+//! let db = Db::open(dir, Options::default())?;
+//! let by_price = Index::new("price", |_: &String, price: &u32| *price);
+//! let fruit = TypedTable::open_or_create(&db, "fruit", &[&by_price])?;
+//! db.write(|trx| {
+//!     fruit.put(trx, "apple", &3)?;
+//!     fruit.put(trx, "lemon", &2)
+//! })?;
+//! let cheapest = db.read(|trx| fruit.iter_by(trx, &by_price).next().transpose())?;
+//! assert_eq!(cheapest, Some(("lemon".into(), 2)));
+//! # db.close()?;
+//! # Ok::<(), tidepool::Error>(())
+//! ```
+//!
+//! Below that is a [`Table`]: a clustered index and any number of others, each an ordered map from
+//! byte keys to byte values.
 //!
 //! ```
 //! use tidepool::{Db, Options, TableDef};
