@@ -56,6 +56,8 @@ pub struct Timed {
     pub checked_rows: u64,
     /// Newest writes, number and version; of the same number the last holds.
     pub written: Vec<(u64, u64)>,
+    /// Rows that were added to those that had been loaded.
+    pub inserted: u64,
 }
 
 /// What a task says.

@@ -64,7 +64,7 @@ impl Task {
         let mut checked_rows = 0;
         if !self.workload.is_load() {
             load_in_order(&*store, self)?;
-            checked_rows += self.read_all(&*store, Expected::Loaded)?;
+            checked_rows += self.read_all(&*store, self.rows, Expected::Loaded)?;
         }
         let disk_before_bytes = disk_bytes(&self.dir)?;
         forget_peak_memory();
@@ -81,7 +81,7 @@ impl Task {
             } else {
                 Expected::Written(timed.written.iter().copied().collect())
             };
-            checked_rows += self.read_all(&*store, expected)?;
+            checked_rows += self.read_all(&*store, self.rows + timed.inserted, expected)?;
         }
         store.close()?;
         Ok(Figures {
@@ -98,10 +98,10 @@ impl Task {
     }
 
     /// Reads all rows and checks them; gives their number.
-    fn read_all(&self, store: &dyn Store, expected: Expected) -> Result<u64> {
+    fn read_all(&self, store: &dyn Store, rows: u64, expected: Expected) -> Result<u64> {
         let mut session = store.session()?;
         let mut next = 0;
-        while next < self.rows {
+        while next < rows {
             let first = next;
             session.scan(&first.to_be_bytes(), SCAN_ROWS as usize, &mut |key, value| {
                 if key != next.to_be_bytes() {
@@ -114,8 +114,8 @@ impl Task {
                 next += 1;
                 Ok(())
             })?;
-            if next != (first + SCAN_ROWS).min(self.rows) {
-                return Err(Error::WrongData(format!("{} rows, not {}", next, self.rows)));
+            if next != (first + SCAN_ROWS).min(rows) {
+                return Err(Error::WrongData(format!("{next} rows, not {rows}")));
             }
         }
         Ok(next)

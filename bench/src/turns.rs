@@ -56,6 +56,7 @@ impl Settings {
         let row_bytes = size_of::<u64>() as u64 + self.value_bytes as u64;
         let rows = match size {
             Size::Fits => self.keys.unwrap_or(self.memory_bytes / 2 / row_bytes),
+            Size::Full => self.memory_bytes / row_bytes,
             Size::Double => self.memory_bytes * 2 / row_bytes,
             Size::Large => self.memory_bytes * 4 / row_bytes,
         };

@@ -4,6 +4,8 @@
 //! operation that is timed (some 50 ns of it, the same for all), and one look at the clock ends an
 //! operation and begins the next.
 
+mod ycsb;
+
 use crate::error::{Error, Result};
 use crate::figures::{Latencies, Timed};
 use crate::row::{self, Key, LOADED, Random, Row};
@@ -12,7 +14,7 @@ use crate::task::Task;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rows of a scan, of an update, and of the reads in one transaction.
@@ -52,13 +54,26 @@ pub enum Workload {
     UpdatesHeld,
     /// Reads and single-row commits by eight threads.
     Mix,
+    /// Short range scans of as much data as the store may cache.
+    ScansFull,
+    /// Short range scans of more data.
+    ScansLarge,
+    /// See [`ycsb`]; by eight threads.
+    YcsbA,
+    YcsbB,
+    YcsbC,
+    YcsbD,
+    YcsbE,
+    YcsbF,
 }
 
 /// How much data there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// It fits the memory.
+    /// It fits the memory: half of it, if not said otherwise.
     Fits,
+    /// As much as the memory.
+    Full,
     /// Twice the memory.
     Double,
     /// Four times the memory.
@@ -67,7 +82,7 @@ pub enum Size {
 
 impl Workload {
     /// All of them, in the order of the table.
-    pub const ALL: [Workload; 13] = [
+    pub const ALL: [Workload; 21] = [
         Workload::LoadInOrder,
         Workload::LoadAtRandom,
         Workload::Reads,
@@ -81,6 +96,14 @@ impl Workload {
         Workload::Updates,
         Workload::UpdatesHeld,
         Workload::Mix,
+        Workload::ScansFull,
+        Workload::ScansLarge,
+        Workload::YcsbA,
+        Workload::YcsbB,
+        Workload::YcsbC,
+        Workload::YcsbD,
+        Workload::YcsbE,
+        Workload::YcsbF,
     ];
 
     /// Its row in the table.
@@ -99,13 +122,25 @@ impl Workload {
             Workload::Updates => "durable updates of 100 rows, rows/s",
             Workload::UpdatesHeld => "the same beside a long read transaction, rows/s",
             Workload::Mix => "80 % reads, 20 % durable updates, 8 threads, operations/s",
+            Workload::ScansFull => "scans of 100, 1 × memory, rows/s",
+            Workload::ScansLarge => "scans of 100, 4 × memory, rows/s",
+            Workload::YcsbA => "YCSB A: reads, half updates, operations/s",
+            Workload::YcsbB => "YCSB B: reads, 5 % updates, operations/s",
+            Workload::YcsbC => "YCSB C: reads, operations/s",
+            Workload::YcsbD => "YCSB D: reads of the newest, 5 % inserts, operations/s",
+            Workload::YcsbE => "YCSB E: scans, 5 % inserts, operations/s",
+            Workload::YcsbF => "YCSB F: reads, half with an update, operations/s",
         }
     }
 
     /// How much data it needs.
     pub fn size(self) -> Size {
         match self {
-            Workload::LoadInOrder | Workload::ReadsLarge | Workload::ReadsConfined => Size::Large,
+            Workload::LoadInOrder
+            | Workload::ReadsLarge
+            | Workload::ReadsConfined
+            | Workload::ScansLarge => Size::Large,
+            Workload::ScansFull => Size::Full,
             Workload::LoadAtRandom => Size::Double,
             _ => Size::Fits,
         }
@@ -126,9 +161,22 @@ impl Workload {
         self.is_load() || self.rows_written() > 0
     }
 
+    fn is_ycsb(self) -> bool {
+        matches!(
+            self,
+            Workload::YcsbA
+                | Workload::YcsbB
+                | Workload::YcsbC
+                | Workload::YcsbD
+                | Workload::YcsbE
+                | Workload::YcsbF
+        )
+    }
+
     fn rows_written(self) -> usize {
         match self {
             Workload::Commits | Workload::CommitsThreads | Workload::Mix => 1,
+            mix if mix.is_ycsb() && mix != Workload::YcsbC => 1,
             Workload::Updates | Workload::UpdatesHeld => GROUP_ROWS,
             _ => 0,
         }
@@ -139,6 +187,8 @@ impl Workload {
         match self {
             Workload::ReadsTogether
             | Workload::Scans
+            | Workload::ScansFull
+            | Workload::ScansLarge
             | Workload::Updates
             | Workload::UpdatesHeld => GROUP_ROWS as u64,
             _ => 1,
@@ -150,6 +200,7 @@ impl Workload {
         match self {
             Workload::ReadsThreads => asked,
             Workload::CommitsThreads | Workload::Mix => 8,
+            mix if mix.is_ycsb() => 8,
             _ => 1,
         }
     }
@@ -174,15 +225,14 @@ impl Workload {
 
     fn for_a_while(self, store: &dyn Store, task: &Task) -> Result<Timed> {
         let threads = self.threads(task.threads);
-        let together = Barrier::new(threads);
+        let (together, next_number) = (Barrier::new(threads), AtomicU64::new(task.rows));
         let began = Instant::now();
         let workers = std::thread::scope(|scope| {
             let at_work: Vec<_> = (0..threads)
                 .map(|thread| {
+                    let worker = Worker::new(task, (thread, threads), &next_number);
                     let together = &together;
-                    scope.spawn(move || {
-                        self.work(store, Worker::new(task, thread, threads), together)
-                    })
+                    scope.spawn(move || self.work(store, worker, together))
                 })
                 .collect();
             let ended: Vec<_> = at_work.into_iter().map(|thread| thread.join()).collect();
@@ -200,6 +250,7 @@ impl Workload {
             timed.checked_rows += worker.checked_rows;
             timed.written.extend(worker.written);
         }
+        timed.inserted = next_number.load(Ordering::Relaxed) - task.rows;
         timed.count = timed.latencies.operations() * self.count_per_operation();
         Ok(timed)
     }
@@ -234,7 +285,8 @@ impl Workload {
             | Workload::ReadsLarge
             | Workload::ReadsConfined => worker.read(session),
             Workload::ReadsTogether => worker.read_together(session),
-            Workload::Scans => worker.scan(session),
+            Workload::Scans | Workload::ScansFull | Workload::ScansLarge => worker.scan(session),
+            mix if mix.is_ycsb() => worker.ycsb(mix, session),
             Workload::Mix if worker.random.below(100) < 80 => worker.read(session),
             Workload::Commits
             | Workload::CommitsThreads
@@ -244,6 +296,7 @@ impl Workload {
             Workload::LoadInOrder | Workload::LoadAtRandom => {
                 unreachable!("a load is no repeated operation")
             }
+            _ => unreachable!("the guard above has the six mixes"),
         }
     }
 
@@ -252,7 +305,8 @@ impl Workload {
     fn beside_a_reader(self, store: &dyn Store, task: &Task) -> Result<Timed> {
         let mut session = store.session()?;
         let mut snapshot = session.snapshot()?;
-        let mut reader = Worker::new(task, 1, 2);
+        let next_number = AtomicU64::new(task.rows);
+        let mut reader = Worker::new(task, (1, 2), &next_number);
         let updates_end = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let updates = scope.spawn(|| {
@@ -322,10 +376,19 @@ struct Worker<'a> {
     versions: u64,
     /// Its newest writes, the oldest first: number and version.
     written: VecDeque<(u64, u64)>,
+    /// Of the row that any thread inserts next.
+    next_number: &'a AtomicU64,
+    /// Rows that it has inserted, the oldest first.
+    inserted: Vec<u64>,
 }
 
 impl<'a> Worker<'a> {
-    fn new(task: &'a Task, thread: usize, threads: usize) -> Worker<'a> {
+    /// Of `threads` the one with this number.
+    fn new(
+        task: &'a Task,
+        (thread, threads): (usize, usize),
+        next_number: &'a AtomicU64,
+    ) -> Worker<'a> {
         Worker {
             task,
             thread: thread as u64,
@@ -337,7 +400,17 @@ impl<'a> Worker<'a> {
             value: Vec::new(),
             versions: LOADED,
             written: VecDeque::new(),
+            next_number,
+            inserted: Vec::new(),
         }
+    }
+
+    /// Remembers that the row was written in the newest version.
+    fn remember(&mut self, number: u64) {
+        if self.written.len() == REMEMBERED {
+            self.written.pop_front();
+        }
+        self.written.push_back((number, self.versions));
     }
 
     fn any_row(&mut self) -> (u64, Key) {
@@ -397,10 +470,7 @@ impl<'a> Worker<'a> {
             .map(|_| {
                 let number = self.random.below(own) * self.threads + self.thread;
                 self.versions += 1;
-                if self.written.len() == REMEMBERED {
-                    self.written.pop_front();
-                }
-                self.written.push_back((number, self.versions));
+                self.remember(number);
                 Row::new(number, self.versions, self.task.value_bytes)
             })
             .collect();

@@ -61,3 +61,8 @@ fn fjall() {
 fn sqlite() {
     every_workload(Kind::Sqlite);
 }
+
+#[test]
+fn lmdb() {
+    every_workload(Kind::Lmdb);
+}

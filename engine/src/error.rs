@@ -19,8 +19,8 @@ pub enum Error {
     /// Reading, writing or syncing a file failed; the text names file, offset and operation.
     #[error("{0}")]
     Storage(String),
-    /// The file system is full. The statement failed, nothing was lost; free space and try again.
-    #[error("no space left for {0}: free disk space and run the statement again")]
+    /// The file system is full. The operation failed, nothing was lost; free space and try again.
+    #[error("no space left for {0}: free disk space and try again")]
     NoSpace(String),
     /// A page or file holds bytes that cannot be right.
     #[error("{file}: page {page} is corrupt: {why}{}", advice(.file, .why))]
@@ -49,7 +49,7 @@ pub enum Error {
         why: String,
     },
     /// Something is encrypted, or should be, and the key can't be had. Nothing is damaged.
-    #[error("{0}; see that the server's key management plugin has the key, and try again")]
+    #[error("{0}; see that the keyring has the key, and try again")]
     Key(String),
     /// An entry with this key exists.
     #[error("duplicate key in index {index}")]
@@ -140,7 +140,7 @@ pub enum Error {
     #[error("too many concurrent writing transactions (limit {0})")]
     TooManyTransactions(usize),
     /// An unrecoverable failure (a failed fsync, say) stopped all writing; restart to recover.
-    #[error("the engine has stopped writing: {0}; restart the server to recover")]
+    #[error("the engine has stopped writing: {0}; restart to recover")]
     Crashed(String),
     /// The database was closed ([`Db::close`](crate::Db::close)).
     #[error("the database has been closed: open it again")]
@@ -155,6 +155,40 @@ pub enum Error {
         /// How many indexes the table has.
         count: usize,
     },
+    /// The bytes of a row are none of the types that its table was opened with, or a value has no
+    /// bytes.
+    #[error("table '{table}', row with the key {key}: {why}")]
+    Codec {
+        /// The table's name.
+        table: String,
+        /// The row's key, as bytes in ASCII with escapes.
+        key: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Another row has the same key in a unique index.
+    #[error("table '{table}': another row has the key {key} in the unique index '{index}'")]
+    NotUnique {
+        /// The table's name.
+        table: String,
+        /// The index's name.
+        index: String,
+        /// The index key, as bytes in ASCII with escapes.
+        key: String,
+    },
+    /// A secondary index is not what the rows ask for.
+    #[error(
+        "table '{table}': the index '{index}' is not what the rows ask for at its key {key}: drop it \
+         by `Db::drop_typed_index`, and open the table again, which builds it anew"
+    )]
+    IndexDiffers {
+        /// The table's name.
+        table: String,
+        /// The index's name.
+        index: String,
+        /// The entry's key, as bytes in ASCII with escapes.
+        key: String,
+    },
     /// An option is out of range or inconsistent.
     #[error("invalid option: {0}")]
     InvalidOption(String),
@@ -164,6 +198,25 @@ impl Error {
     /// Whether the same transaction may succeed if it is rolled back and run anew at once: it was
     /// the victim of a deadlock, or others have changed what it read. A lock wait that timed out is
     /// not among these, for the lock is still held.
+    ///
+    /// [`Db::write`](crate::Db::write) runs such a transaction again. By hand:
+    ///
+    /// ```
+    /// # use tidepool::{Db, Options, TableDef, TransactionOptions};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = Db::open(dir.path(), Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &TableDef::map())?;
+    /// let mut trx = db.begin(TransactionOptions::default());
+    /// while let Err(error) = trx.put(&fruit, b"apple", b"red").and_then(|()| trx.commit()) {
+    ///     trx.rollback()?;
+    ///     if !error.is_retryable() {
+    ///         return Err(error);
+    ///     }
+    /// }
+    /// # drop(trx);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -236,6 +289,16 @@ impl Error {
             Error::Key(why) => Error::Key(format!("table '{table}', {why}")),
             error => error,
         }
+    }
+
+    pub(crate) fn not_unique(table: &str, index: &str, key: &[u8]) -> Error {
+        let key = key.escape_ascii().to_string();
+        Error::NotUnique { table: table.into(), index: index.into(), key }
+    }
+
+    pub(crate) fn index_differs(table: &str, index: &str, key: &[u8]) -> Error {
+        let key = key.escape_ascii().to_string();
+        Error::IndexDiffers { table: table.into(), index: index.into(), key }
     }
 
     /// Whether the error is about what a file holds, or about reading or writing it.

@@ -1,8 +1,31 @@
 //! Tidepool: a transactional storage engine, embedded.
 //!
-//! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of
-//! others: ordered maps from byte keys to byte values. [`Db::write`] and [`Db::read`] run
-//! transactions, with snapshots, row locks, savepoints and crash-safe commits.
+//! A [`Db`] is a data directory. [`Db::write`] and [`Db::read`] run transactions, with snapshots,
+//! row locks, savepoints and crash-safe commits.
+//!
+//! A [`TypedTable`] has rows of Rust types, in the order of their keys, and secondary indexes that
+//! the engine keeps:
+//!
+//! ```
+//! use tidepool::{Db, Index, Options, TypedTable};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path();
+//! let db = Db::open(dir, Options::default())?;
+//! let by_price = Index::new("price", |_: &String, price: &u32| *price);
+//! let fruit = TypedTable::open_or_create(&db, "fruit", &[&by_price])?;
+//! db.write(|trx| {
+//!     fruit.put(trx, "apple", &3)?;
+//!     fruit.put(trx, "lemon", &2)
+//! })?;
+//! let cheapest = db.read(|trx| fruit.iter_by(trx, &by_price).next().transpose())?;
+//! assert_eq!(cheapest, Some(("lemon".into(), 2)));
+//! # db.close()?;
+//! # Ok::<(), tidepool::Error>(())
+//! ```
+//!
+//! Below that is a [`Table`]: a clustered index and any number of others, each an ordered map from
+//! byte keys to byte values.
 //!
 //! ```
 //! use tidepool::{Db, Options, TableDef};
@@ -100,6 +123,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod test_storage;
 mod trx;
+pub mod typed;
 mod undo;
 mod versioned;
 
@@ -145,6 +169,7 @@ pub use tidepool_pool::{
     Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,
 };
 pub use trx::{Isolation, TransactionOptions};
+pub use typed::{Index, TypedTable};
 pub use versioned::{LongValues, ReadRequest, ReadValue};
 
 /// Cases a property test runs: `default`, or `TIDEPOOL_TEST_CASES`.

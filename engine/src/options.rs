@@ -181,7 +181,26 @@ pub struct Options {
     /// does not. Default 7.
     pub scrub_days: u16,
     /// Nothing in the directory is ever written, so that it may be one that can't be. It must have
-    /// been closed cleanly. Default false.
+    /// been closed cleanly. Any number of processes may have it open so, and no other process then
+    /// has it open for writing. Default false.
+    ///
+    /// ```
+    /// # use tidepool::{Db, Options, TableDef};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let dir = dir.path();
+    /// let db = Db::open(dir, Options::default())?;
+    /// let fruit = db.open_or_create_table("fruit", &TableDef::map())?;
+    /// db.write(|trx| trx.put(&fruit, b"apple", b"red"))?;
+    /// db.close()?;
+    ///
+    /// let read_only = || Db::open(dir, Options { read_only: true, ..Options::default() });
+    /// for db in [read_only()?, read_only()?] {
+    ///     let fruit = db.open_table("fruit")?;
+    ///     assert!(db.read(|trx| trx.get(&fruit, b"apple"))?.is_some());
+    ///     assert!(db.write(|trx| trx.put(&fruit, b"lemon", b"yellow")).is_err());
+    /// }
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     pub read_only: bool,
     /// What an opening does that finds the redo log damaged in the middle: it fails with an error
     /// that says what would be lost (default), or it goes on without that. For one opening, after

@@ -2,6 +2,7 @@
 //! is left when it does not come to that.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
@@ -581,4 +582,17 @@ fn an_error_of_the_disk_anywhere_leaves_the_whole_table_or_none() {
         }
     }
     assert!(failed > 10, "{failed}");
+}
+
+#[test]
+fn an_index_that_the_table_does_not_have_is_an_error() {
+    let db = open(&SimStorage::new(1));
+    let mut load = db.load_table("t", &TableDef::map()).unwrap();
+    let refused = Error::NoIndex { table: "t".into(), index: 1, count: 1 };
+    assert_eq!(load.push(1, b"a", b""), Err(refused.clone()));
+    assert_eq!(load.add(1, b"a", b""), Err(refused.clone()));
+    load.push(0, b"a", b"").unwrap();
+    let table = load.commit().unwrap();
+    assert_eq!(table.estimate_range(1, Bound::Unbounded, Bound::Unbounded), Err(refused));
+    assert_eq!(table.rows(), 1);
 }

@@ -93,7 +93,7 @@ fn a_panic_in_a_write_of_the_log_is_a_failure_of_the_log() {
         let error = db.log_flush().unwrap_err().to_string();
         assert_eq!(
             error,
-            "the engine has stopped writing: a write of the redo log panicked; restart the server to recover"
+            "the engine has stopped writing: a write of the redo log panicked; restart to recover"
         );
         assert_eq!(db.close().unwrap_err().to_string(), error);
         drop((db, table));

@@ -6,6 +6,7 @@
 //! store's defaults.
 
 mod fjall;
+mod lmdb;
 mod redb;
 mod sqlite;
 mod tidepool;
@@ -78,11 +79,12 @@ pub enum Kind {
     Redb,
     Fjall,
     Sqlite,
+    Lmdb,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Tidepool, Kind::Redb, Kind::Fjall, Kind::Sqlite];
+    pub const ALL: [Kind; 5] = [Kind::Tidepool, Kind::Redb, Kind::Fjall, Kind::Sqlite, Kind::Lmdb];
 
     /// Its name as its people write it.
     pub fn name(self) -> &'static str {
@@ -91,6 +93,7 @@ impl Kind {
             Kind::Redb => redb::NAME,
             Kind::Fjall => fjall::NAME,
             Kind::Sqlite => sqlite::NAME,
+            Kind::Lmdb => lmdb::NAME,
         }
     }
 
@@ -103,6 +106,12 @@ impl Kind {
                 let driver = locked_version("rusqlite");
                 format!("{} (rusqlite {driver})", ::rusqlite::version())
             }
+            Kind::Lmdb => {
+                let version = heed::lmdb_version();
+                let driver = locked_version("heed");
+                let (major, minor, patch) = (version.major, version.minor, version.patch);
+                format!("{major}.{minor}.{patch} (heed {driver})")
+            }
         }
     }
 
@@ -113,6 +122,7 @@ impl Kind {
             Kind::Redb => redb::SETTINGS,
             Kind::Fjall => fjall::SETTINGS,
             Kind::Sqlite => sqlite::SETTINGS,
+            Kind::Lmdb => lmdb::SETTINGS,
         }
     }
 
@@ -124,6 +134,7 @@ impl Kind {
             Kind::Redb => Box::new(redb::Redb::open(dir, memory_bytes)?),
             Kind::Fjall => Box::new(fjall::Fjall::open(dir, memory_bytes)?),
             Kind::Sqlite => Box::new(sqlite::Sqlite::open(dir, memory_bytes, sessions)?),
+            Kind::Lmdb => Box::new(lmdb::Lmdb::open(dir, sessions)?),
         })
     }
 }

@@ -27,6 +27,16 @@ impl Transaction {
     /// Inserts entries of an index, which may come in any order; all or none of them. It is the
     /// faster way to write many to a table that is larger than the memory.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// let rows = [("lemon", "yellow"), ("apple", "red")];
+    /// db.write(|trx| trx.insert_many(&fruit, 0, &rows))?;
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::insert`], and [`Error::DuplicateKey`](crate::Error::DuplicateKey) if a
     /// key comes twice. None of the entries is inserted then.
@@ -43,6 +53,16 @@ impl Transaction {
 
     /// Gives keys values, as [`Transaction::put`] does, of many at once; all or none of them. Of a
     /// key that comes twice the last value counts.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// let rows = [("lemon", "green"), ("apple", "red"), ("lemon", "yellow")];
+    /// db.write(|trx| trx.put_many(&fruit, &rows))?;
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Transaction::put`]. None of the values is changed then.

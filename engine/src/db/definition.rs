@@ -231,6 +231,17 @@ impl Db {
     /// Opens a table, or makes it of `def` if there is none of this name. One that exists is opened
     /// as it is, whatever `def` says.
     ///
+    /// ```
+    /// # use tidepool::{Db, Options, TableDef};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = Db::open(dir.path(), Options::default())?;
+    /// let fruit = db.open_or_create_table("fruit", &TableDef::map())?;
+    /// let same = db.open_or_create_table("fruit", &TableDef::map())?;
+    /// assert_eq!(fruit.id(), same.id());
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Db::open_table`] and [`Db::create_table`].
     pub fn open_or_create_table(&self, name: &str, def: &TableDef) -> Result<Arc<Table>> {

@@ -166,10 +166,7 @@ impl TableLoad {
     /// Of an equal key the error is [`Error::DuplicateKey`], with the value of the entry that is
     /// there, of a smaller one [`Error::KeyOutOfOrder`]. The load can go on after these, and after
     /// [`Error::KeyTooLong`] and [`Error::InvalidOption`] (an index that has got entries by `add`).
-    /// After any other it is over.
-    ///
-    /// # Panics
-    /// If the table has no such index.
+    /// After any other it is over. [`Error::NoIndex`] if the table has no such index.
     pub fn push(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         self.put(index, key, value, true)
     }
@@ -178,9 +175,7 @@ impl TableLoad {
     /// [`commit`](Self::commit), in a file if they are more than fit the memory that sorts may
     /// take. An index has all its entries by `push`, or all by this: else it is an
     /// [`Error::InvalidOption`]. The load can go on after that, and after [`Error::KeyTooLong`].
-    ///
-    /// # Panics
-    /// If the table has no such index.
+    /// [`Error::NoIndex`] if the table has no such index.
     pub fn add(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         self.put(index, key, value, false)
     }
@@ -200,6 +195,7 @@ impl TableLoad {
 
     fn put(&mut self, index: usize, key: &[u8], value: &[u8], in_order: bool) -> Result<()> {
         self.check_goes_on()?;
+        self.table.check_has_index(index)?;
         let _inside = enter(&self.inner, &self.table, key)?;
         let tree = self.table.tree(index);
         let filling = &mut self.indexes[index];

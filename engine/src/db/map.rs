@@ -32,6 +32,20 @@ impl Db {
     /// or the commit fails by a conflict ([`Error::is_retryable`]), it runs again, in a new
     /// transaction, up to a hundred times. So it must not have effects elsewhere.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// let count = db.write(|trx| {
+    ///     trx.put(&fruit, b"apple", b"red")?;
+    ///     trx.put(&fruit, b"lemon", b"yellow")?;
+    ///     trx.range::<&[u8]>(&fruit, ..).count()
+    /// })?;
+    /// assert_eq!(count, 2);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the body; after the last attempt, the conflict.
     pub fn write<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
@@ -57,6 +71,16 @@ impl Db {
 
     /// Runs `body` in a transaction that only reads, all of it from one snapshot.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// let apple = db.read(|trx| trx.get(&fruit, b"apple"))?;
+    /// assert_eq!(apple, None);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the body.
     pub fn read<T>(&self, body: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
@@ -67,6 +91,16 @@ impl Db {
 
 impl Transaction {
     /// The value of a key; `None` if there is none.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// db.write(|trx| trx.put(&fruit, b"apple", b"red"))?;
+    /// assert_eq!(db.read(|trx| trx.get(&fruit, b"apple"))?.unwrap(), b"red");
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Transaction::read`].
@@ -80,6 +114,19 @@ impl Transaction {
     /// other transaction changes it. Where there is none, another transaction may insert one; then
     /// a write of the key fails with [`Error::RecordChanged`], after which [`Db::write`] runs the
     /// transaction again. (At READ COMMITTED and below nothing guards a key without a value.)
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// db.write(|trx| {
+    ///     let mut basket = trx.get_for_update(&fruit, b"basket")?.unwrap_or_default();
+    ///     basket.push(b'*');
+    ///     trx.put(&fruit, b"basket", &basket)
+    /// })?;
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Transaction::read`].
@@ -104,6 +151,18 @@ impl Transaction {
 
     /// Gives a key a value, in place of the one that it has.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// db.write(|trx| {
+    ///     trx.put(&fruit, b"apple", b"green")?;
+    ///     trx.put(&fruit, b"apple", b"red")
+    /// })?;
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::insert`] and [`Transaction::update`], except those about whether the key
     /// has a value.
@@ -121,6 +180,17 @@ impl Transaction {
 
     /// Removes a key; whether it had a value.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// db.write(|trx| trx.put(&fruit, b"apple", b"red"))?;
+    /// assert!(db.write(|trx| trx.remove(&fruit, b"apple"))?);
+    /// assert!(!db.write(|trx| trx.remove(&fruit, b"apple"))?);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::delete`], except [`Error::NotFound`].
     pub fn remove(&mut self, table: &Arc<Table>, key: &[u8]) -> Result<bool> {
@@ -132,6 +202,19 @@ impl Transaction {
     }
 
     /// Removes all keys of a range, and returns how many there were.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// db.write(|trx| {
+    ///     trx.put(&fruit, b"apple", b"red")?;
+    ///     trx.put(&fruit, b"lemon", b"yellow")
+    /// })?;
+    /// assert_eq!(db.write(|trx| trx.remove_range(&fruit, "a".."b"))?, 1);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Range::next`] and [`Transaction::remove`]. What was removed before stays so until the
@@ -187,9 +270,22 @@ impl Transaction {
     }
 
     /// The entries whose keys begin with `prefix`, as [`Transaction::range`] gives them.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// db.write(|trx| {
+    ///     trx.put(&fruit, b"citrus/lemon", b"yellow")?;
+    ///     trx.put(&fruit, b"plum", b"blue")
+    /// })?;
+    /// assert_eq!(db.read(|trx| trx.prefix(&fruit, "citrus/").count())?, 1);
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     pub fn prefix(&mut self, table: &Arc<Table>, prefix: impl AsRef<[u8]>) -> Range<'_> {
         let prefix = prefix.as_ref();
-        let end = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
         Range::new(self, table, (Bound::Included(prefix.to_vec()), end))
     }
 }
@@ -234,11 +330,38 @@ impl<'trx> Range<'trx> {
     }
 
     /// Reads another index than the clustered one: that at this position of the table's definition.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// use tidepool::Error;
+    /// let missing = db.read(|trx| trx.range::<&[u8]>(&fruit, ..).of_index(1).count());
+    /// assert!(matches!(missing, Err(Error::NoIndex { index: 1, count: 1, .. })));
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     pub fn of_index(self, index: usize) -> Range<'trx> {
         Range { index, front: None, back: None, ..self }
     }
 
     /// Locks each entry before it is given.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = tidepool::Db::open(dir.path(), tidepool::Options::default())?;
+    /// # let fruit = db.open_or_create_table("fruit", &tidepool::TableDef::map())?;
+    /// use tidepool::{LockMode, LockWait};
+    /// db.write(|trx| {
+    ///     // What others have locked is passed over.
+    ///     let all = trx.range::<&[u8]>(&fruit, ..);
+    ///     let mut free = all.locked(LockMode::Exclusive, LockWait::SkipLocked);
+    ///     assert_eq!(free.next()?, None);
+    ///     Ok(())
+    /// })?;
+    /// # db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
     pub fn locked(self, lock: LockMode, wait: LockWait) -> Range<'trx> {
         Range { lock, wait, front: None, back: None, ..self }
     }
@@ -278,6 +401,11 @@ impl<'trx> Range<'trx> {
             count += 1;
         }
         Ok(count)
+    }
+
+    /// The transaction that the range reads in.
+    pub(crate) fn transaction(&mut self) -> &mut Transaction {
+        self.trx
     }
 
     fn step(&mut self, end: End) -> Result<Option<(&[u8], &[u8])>> {
@@ -366,9 +494,9 @@ fn contains(from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>, key: &[u8]) -> bool {
 }
 
 /// The least key that is greater than all keys that begin with `prefix`; `None`: there is none.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-    let mut successor = prefix[..=last].to_vec();
-    successor[last] += 1;
-    Some(successor)
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
 }

@@ -52,6 +52,17 @@ impl Db {
     /// Opens the data directory `dir`. Makes it if it does not exist or is empty, recovers it if
     /// it was not closed cleanly. Its parent must exist, as it may be a volume that is not mounted.
     ///
+    /// ```
+    /// # use tidepool::{Db, Options};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let dir = dir.path().join("data");
+    /// assert!(!Db::exists(&dir)?);
+    /// let db = Db::open(&dir, Options::default())?;
+    /// assert!(Db::exists(&dir)?);
+    /// db.close()?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Format`] if `dir` holds files of something else, or a backup that is unfinished.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {

@@ -293,7 +293,7 @@ fn an_abandoned_change_stops_all_writing() {
     assert_eq!(
         error.to_string(),
         "the engine has stopped writing: a mini-transaction was abandoned after it had changed pages; \
-         restart the server to recover"
+         restart to recover"
     );
     assert_eq!(Mtr::begin(&env).err(), Some(error));
     assert!(env.pool().flush_all().is_err(), "the page must never be written");

@@ -103,8 +103,9 @@ impl Table {
     }
 
     /// Estimated number of entries of an index between two keys, from the shape of the tree: a few
-    /// page accesses.
+    /// page accesses. [`Error::NoIndex`](crate::Error::NoIndex) if there is no such index.
     pub fn estimate_range(&self, index: usize, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> Result<u64> {
+        self.check_has_index(index)?;
         let _inside = self.visit()?;
         self.tree(index).tree().estimate_range(lo, hi)
     }
@@ -124,6 +125,7 @@ impl Table {
         count: usize,
         visit: &mut dyn FnMut(&[Vec<u8>], f64),
     ) -> Result<()> {
+        self.check_has_index(index)?;
         let inside = self.visit()?;
         let (level, mut lists) = (sampled as usize, Vec::new());
         self.tree(index).tree().sample_nodes(level, count, &mut |node, stands_for| {

@@ -37,7 +37,7 @@ fn disk_full_while_writing() {
     };
     assert_eq!(
         error.to_string(),
-        "no space left for tables/00000010.tpd: free disk space and run the statement again"
+        "no space left for tables/00000010.tpd: free disk space and try again"
     );
     // The statement failed, the transaction goes on, and so does everybody else.
     trx.update(&table, 0, &5u32.to_be_bytes(), b"new").unwrap();
@@ -45,7 +45,7 @@ fn disk_full_while_writing() {
     assert_eq!(count(&db, &table).unwrap(), 1000 + inserted);
     assert_eq!(
         db.create_table("c", &def()).unwrap_err().to_string(),
-        "no space left for tables/00000011.tpd: free disk space and run the statement again"
+        "no space left for tables/00000011.tpd: free disk space and try again"
     );
     assert_eq!(db.table_names().unwrap(), ["a"]);
     sim.set_capacity(None);
@@ -97,7 +97,7 @@ fn io_error_on_fsync_of_the_log() {
     let expected = trx.commit().unwrap_err().to_string();
     assert_eq!(
         without_numbers(&expected),
-        "the engine has stopped writing: cannot sync 'redo/redo.#': Input/output error (os error #) (the disk failed: look in the kernel log and check the device); restart the server to recover"
+        "the engine has stopped writing: cannot sync 'redo/redo.#': Input/output error (os error #) (the disk failed: look in the kernel log and check the device); restart to recover"
     );
     // Nothing is written any more, and nothing that a retry could make look right. Reading goes on.
     let refused = trx.insert(&table, 0, b"later", b"").unwrap_err();
@@ -166,7 +166,7 @@ fn disk_remounted_read_only() {
     assert_eq!(
         why.split_once(": ").unwrap().1,
         "Read-only file system (os error 30) (the file system is mounted read-only: remount it for writing, after \
-         looking in the kernel log for the reason); restart the server to recover"
+         looking in the kernel log for the reason); restart to recover"
     );
     assert!(count(&db, &table).unwrap() >= 1000);
     drop((trx, table, db));

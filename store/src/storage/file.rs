@@ -282,7 +282,12 @@ impl Storage for FileStorage {
         };
         // flock, not fcntl locks: those vanish when any descriptor of the file in the process is
         // closed, and do not exclude a second open in the same process.
-        retry_interrupted(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
+        // Those who only read do not disturb each other.
+        let operation = match self.options.read_only {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        retry_interrupted(|| rustix::fs::flock(&file, operation))
             .map_err(|errno| failed(errno.into()))?;
         Ok(StorageLock::new(file))
     }

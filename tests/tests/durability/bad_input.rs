@@ -264,7 +264,7 @@ fn assert_told_to_free_space(conn: &mut Conn, error: &mysql::Error) {
     let warnings: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("they are kept");
     let says = |(_, _, text): &(String, u16, String)| {
         text.contains("Tidepool: no space left for ")
-            && text.contains(": free disk space and run the statement again")
+            && text.contains(": free disk space and try again")
     };
     assert!(warnings.iter().any(says), "{warnings:?}");
 }

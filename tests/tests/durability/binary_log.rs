@@ -50,15 +50,38 @@ fn binary_logs(conn: &mut Conn) -> Vec<String> {
     logs.iter().map(|row| row.get(0).expect("a name")).collect()
 }
 
+/// The whole events of a binary log. SHOW BINLOG EVENTS refuses a log whose last event was cut off
+/// by a kill in the middle of a write, unless a limit keeps it from that event.
+fn events_of(conn: &mut Conn, log: &str) -> Vec<mysql::Row> {
+    const WRONG_OFFSET: u16 = 1220;
+    let mut up_to = |limit: u32| {
+        let events = conn.query(format!("SHOW BINLOG EVENTS IN '{log}' LIMIT {limit}"));
+        match events {
+            Err(mysql::Error::MySqlError(error)) if error.code == WRONG_OFFSET => None,
+            events => Some(events.expect("events")),
+        }
+    };
+    let (mut some, mut whole, mut too_many) = (Vec::new(), 0, u32::MAX);
+    if let Some(all) = up_to(too_many) {
+        return all;
+    }
+    while too_many - whole > 1 {
+        let limit = whole + (too_many - whole) / 2;
+        match up_to(limit) {
+            Some(events) => (some, whole) = (events, limit),
+            None => too_many = limit,
+        }
+    }
+    some
+}
+
 /// The insertions that are in the binary logs: their statements are beside their rows. What a crash
 /// cut off doesn't count.
 fn logged(conn: &mut Conn) -> BTreeSet<(u32, u32)> {
     let mut found = BTreeSet::new();
     for log in binary_logs(conn) {
-        let events: Vec<mysql::Row> =
-            conn.query(format!("SHOW BINLOG EVENTS IN '{log}'")).expect("events");
         let mut written = None;
-        for event in events {
+        for event in events_of(conn, &log) {
             let kind: String = event.get("Event_type").expect("a text");
             let info: String = event.get("Info").expect("a text");
             if let Some((_, values)) = info.split_once("INSERT INTO t VALUES (") {
