@@ -315,8 +315,9 @@ impl Transaction {
         Ok(())
     }
 
-    /// Inserts an entry into the clustered index, and in the same mini-transaction makes it last that
-    /// the table's auto-increment counter goes on behind it. A rollback does not take that back.
+    /// Inserts an entry into the clustered index, and in the same mini-transaction makes it last
+    /// that the table's auto-increment counter goes on behind it. A rollback does not take that
+    /// back.
     pub fn insert_row(&mut self, table: &Arc<Table>, row: NewRow<'_>) -> Result<()> {
         let slot = self.begin_write(table, Table::CLUSTERED, row.key)?;
         let numbered = row.auto_increment.map(|next| (table.auto_increment_counter(), next));

@@ -167,7 +167,8 @@ const NUMBERED: [(&str, u64); 12] = [
     ("INSERT INTO t (v) VALUES (1); ALTER TABLE t AUTO_INCREMENT = 500", 500),
     ("INSERT INTO t (v) VALUES (1), (2); DELETE FROM t; ALTER TABLE t FORCE", 3),
     (
-        "INSERT INTO t (v) SELECT seq FROM seq_1_to_2000; DELETE FROM t; ALTER TABLE t FORCE, ALGORITHM=COPY",
+        "INSERT INTO t (v) SELECT seq FROM seq_1_to_2000; DELETE FROM t; \
+         ALTER TABLE t FORCE, ALGORITHM=COPY",
         2048,
     ),
     ("INSERT INTO t (v) VALUES (1), (2); TRUNCATE t; INSERT INTO t (v) VALUES (1)", 2),
