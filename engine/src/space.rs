@@ -21,6 +21,10 @@
 //! an [`Allocation`] may latch no further page in use; the new pages it latches itself are no
 //! one's, so no one who holds one of them can be waiting.
 
+mod auto_increment;
+
+pub use auto_increment::AutoIncrement;
+
 use crate::env::Env;
 use crate::error::{Error, Result};
 pub use crate::format::space_header::pages_per_bitmap;

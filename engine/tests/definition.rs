@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
-    Cursor, Db, DefinitionChange, Error, IndexDef, LockMode, LockWait, Options, ReadRequest,
-    Result, Seek, Table, TableDef, Transaction, TransactionOptions,
+    Cursor, Db, DefinitionChange, Error, IndexDef, LockMode, LockWait, NewRow, Options,
+    ReadRequest, Result, Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
 fn options() -> Options {
@@ -439,6 +439,119 @@ fn auto_increment_survives() {
     assert!((1002..1200).contains(&next), "{next} after a crash");
     table.reset_auto_increment(5).unwrap();
     assert_eq!(table.reserve_auto_increment(1).unwrap(), 5);
+}
+
+fn insert_numbered(trx: &mut Transaction, table: &Arc<Table>, number: u64) -> Result<()> {
+    table.expect_auto_increment(number + 1);
+    trx.insert_row(
+        table,
+        NewRow {
+            key: &number.to_be_bytes(),
+            value: b"a row",
+            on_duplicate: LockMode::None,
+            auto_increment: Some(number + 1),
+        },
+    )
+}
+
+#[test]
+fn numbers_that_rows_had_are_not_given_again_and_no_others_are_skipped() {
+    let crashed = |sim: &SimStorage| {
+        let sim = sim.crash();
+        let db = open(&sim);
+        let table = db.open_table("t").unwrap();
+        (sim, db, table)
+    };
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    let mut trx = begin(&db);
+    (1..=5).for_each(|number| insert_numbered(&mut trx, &table, number).unwrap());
+    trx.delete(&table, 0, &5_u64.to_be_bytes()).unwrap();
+    trx.commit().unwrap();
+    // Given, and used by no row.
+    table.expect_auto_increment(40);
+    drop((trx, table, db));
+    let (sim, db, table) = crashed(&sim);
+    assert_eq!(table.auto_increment(), 6);
+    // A number stays used when its row is rolled back, and when another has come before it.
+    let mut trx = begin(&db);
+    insert_numbered(&mut trx, &table, 41).unwrap();
+    insert_numbered(&mut trx, &table, 40).unwrap();
+    trx.rollback().unwrap();
+    assert_eq!(table.auto_increment(), 42);
+    insert_numbered(&mut trx, &table, 30).unwrap();
+    trx.commit().unwrap();
+    drop((trx, table, db));
+    let (sim, db, table) = crashed(&sim);
+    assert_eq!(table.auto_increment(), 42);
+    // A row that is not inserted uses none.
+    let row = NewRow {
+        key: &30_u64.to_be_bytes(),
+        value: b"",
+        on_duplicate: LockMode::None,
+        auto_increment: Some(900),
+    };
+    let mut trx = begin(&db);
+    let duplicate = trx.insert_row(&table, row).unwrap_err();
+    assert!(matches!(duplicate, Error::DuplicateKey { .. }), "{duplicate}");
+    trx.rollback().unwrap();
+    // Nor does a clean close.
+    table.expect_auto_increment(70);
+    drop((trx, table));
+    db.close().unwrap();
+    drop(db);
+    assert_eq!(open(&sim).open_table("t").unwrap().auto_increment(), 42);
+}
+
+/// Wherever the engine is cut off, the next number follows the last row of the log.
+#[test]
+fn a_crash_anywhere_leaves_the_next_number_exact() {
+    for cut in 1.. {
+        let sim = SimStorage::new(cut);
+        let db = open(&sim);
+        let table = db.create_table("t", &def()).unwrap();
+        sim.crash_at(sim.operation_count() + cut);
+        let mut committed = 0;
+        let mut work = || -> Result<()> {
+            let mut trx = begin(&db);
+            for number in 1..=30 {
+                insert_numbered(&mut trx, &table, number)?;
+                match number % 7 {
+                    3 => trx.rollback()?,
+                    5 => {
+                        trx.delete(&table, 0, &number.to_be_bytes())?;
+                        trx.commit()?;
+                    }
+                    _ => trx.commit()?,
+                }
+                if number % 7 != 3 {
+                    committed = number;
+                }
+                // Pages are written, and the log is cut, in the middle of it.
+                if number % 10 == 0 {
+                    while db.step_cleaner()? {}
+                    db.step_checkpoint()?;
+                }
+            }
+            Ok(())
+        };
+        let done = work().is_ok();
+        drop(table);
+        drop(db);
+        let db = open(&sim.crash());
+        let table = db.open_table("t").unwrap();
+        let next = table.auto_increment();
+        // After the last commit at most a row that was rolled back, and one without an answer.
+        assert!((committed + 1..=committed + 3).contains(&next.max(1)), "cut {cut}: {next}");
+        let mut trx = begin(&db);
+        insert_numbered(&mut trx, &table, next).unwrap();
+        trx.commit().unwrap();
+        if done {
+            assert_eq!(next, 31);
+            break;
+        }
+    }
 }
 
 #[test]

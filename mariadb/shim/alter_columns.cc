@@ -37,14 +37,20 @@ bool same_auto_increment(const TABLE *table, const TABLE *altered, const std::ve
   return next < 0 ? now < 0 : old_of[next] >= 0 && old_of[next] == now;
 }
 
-/* Whether a check of a column holds for its NULL: the one that the server gives to each JSON. */
-static bool holds_for_null(const Field *field) {
-  Item *check = field->check_constraint->expr;
-  if (check->type() != Item::FUNC_ITEM) return false;
-  auto *function = static_cast<Item_func *>(check);
-  if (function->functype() != Item_func::JSON_VALID_FUNC) return false;
-  const Item *of = function->arguments()[0];
-  return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
+/* Whether a column's check holds for the value that record[0] has, and so for all rows that get it:
+   it is about nothing else. (The time is the statement's.) What the check refuses or warns of, the
+   copy says. */
+static bool check_holds(TABLE *altered, const Field *field) {
+  constexpr uint SAME_IN_ALL_ROWS = VCOL_FIELD_REF | VCOL_TIME_FUNC;
+  std::vector<bool> others(altered->s->fields, true);
+  others[field->field_index] = false;
+  Virtual_column_info *const check = field->check_constraint;
+  if ((check->flags & ~SAME_IN_ALL_ROWS) || uses(altered, check->expr, others)) return false;
+  Dummy_error_handler conditions;
+  altered->in_use->push_internal_handler(&conditions);
+  const bool holds = check->expr->val_bool() || check->expr->null_value;
+  altered->in_use->pop_internal_handler();
+  return holds && !conditions.any_error();
 }
 
 /* Whether a value may read otherwise, or be rounded otherwise when it is computed, though the bytes
@@ -91,6 +97,18 @@ bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inp
   return true;
 }
 
+bool changes_versioning(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of) {
+  if (!table->versioned() && !altered->versioned()) return false;
+  if (!table->versioned(VERS_TIMESTAMP) || !altered->versioned(VERS_TIMESTAMP) ||
+      table->part_info || altered->part_info || old_of.empty())
+    return true;
+  const auto is_other = [&](const Field *was, const Field *is) {
+    return old_of[is->field_index] < 0 || old_of[is->field_index] != was->field_index;
+  };
+  return is_other(table->vers_start_field(), altered->vers_start_field()) ||
+         is_other(table->vers_end_field(), altered->vers_end_field());
+}
+
 bool set_defaults(TABLE *altered, const std::vector<int> &old_of) {
   /* The time is the statement's. (What depends on the session may differ: RAND() is among it.) */
   constexpr uint SAME_IN_ALL_ROWS = VCOL_TIME_FUNC;
@@ -103,7 +121,7 @@ bool set_defaults(TABLE *altered, const std::vector<int> &old_of) {
     if (field->default_value && (field->default_value->flags & ~SAME_IN_ALL_ROWS)) return false;
     const int result = field->set_default();
     if (result != OK && result != OK_WITH_A_NOTE) return false;
-    if (field->check_constraint && !(field->is_null() && holds_for_null(field))) return false;
+    if (field->check_constraint && !check_holds(altered, field)) return false;
   }
   return true;
 }
@@ -111,8 +129,21 @@ bool set_defaults(TABLE *altered, const std::vector<int> &old_of) {
 bool can_be_built(const KEY &key) {
   if ((is_special_index(key) && !is_fulltext(key) && !is_spatial(key)) || key.without_overlaps)
     return false;
-  for (uint i = 0; i < key.user_defined_key_parts; i++)
+  for (uint i = 0; is_special_index(key) && i < key.user_defined_key_parts; i++)
     if (!key.key_part[i].field->stored_in_db()) return false;
+  return true;
+}
+
+std::vector<Field *> virtual_key_columns(const TABLE *table) {
+  std::vector<Field *> columns;
+  for (Field **field = table->vfield; field && *field; field++)
+    if (!(*field)->stored_in_db() && ((*field)->flags & PART_KEY_FLAG)) columns.push_back(*field);
+  return columns;
+}
+
+bool compute(const std::vector<Field *> &columns) {
+  for (Field *field : columns)
+    if (field->table->update_virtual_field(field, true)) return false;
   return true;
 }
 

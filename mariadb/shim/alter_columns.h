@@ -32,12 +32,23 @@ bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inp
                        const std::vector<int> &old_of,
                        const std::vector<bool> *converted = nullptr);
 
+/* Whether system versioning begins or ends, or has other columns for the times of rows, or the
+   versioned table has partitions. Else rows of the past are rows like others, and keep their
+   times. */
+bool changes_versioning(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of);
+
 /* Sets the columns that are new to their defaults, in record[0]: what the copy would set them to in
    each row. false: that differs from row to row, or is refused. */
 bool set_defaults(TABLE *altered, const std::vector<int> &old_of);
 
-/* A key whose entries the engine can make of a row alone. */
+/* A key whose entries are made of what a row stores, and of what is computed from that. */
 bool can_be_built(const KEY &key);
+
+/* The virtual columns that indexes of the table have. */
+std::vector<Field *> virtual_key_columns(const TABLE *table);
+/* Computes them in record[0], which has all stored columns. As when a row is read, what the session
+   would refuse or warn of is of no account: the row is there. false: a value can't be computed. */
+bool compute(const std::vector<Field *> &columns);
 
 } // namespace tidepool
 

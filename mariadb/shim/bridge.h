@@ -430,7 +430,10 @@ int tp_check(const tp_db *db, const tp_table *table, void *context,
    above all that were given. */
 int tp_next_row_id(const tp_table *table, uint8_t *row_id);
 
+/* The next number. What is only expected lasts until the table is opened anew: then the counter
+   follows the rows that were inserted, and what it was raised or reset to. */
 uint64_t tp_auto_increment(const tp_table *table);
+void tp_expect_auto_increment(const tp_table *table, uint64_t next);
 int tp_raise_auto_increment(const tp_table *table, uint64_t next);
 int tp_reset_auto_increment(const tp_table *table, uint64_t next);
 
@@ -510,6 +513,15 @@ int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 
 int tp_insert(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key,
               tp_bytes value, int duplicate_lock);
+/* Into the clustered index. The counter becomes at least `auto_increment`, unless that is 0, as
+   durably as the row. */
+typedef struct {
+  tp_bytes key;
+  tp_bytes value;
+  uint64_t auto_increment;
+  int duplicate_lock;
+} tp_new_row;
+int tp_insert_row(tp_transaction *transaction, const tp_table *table, const tp_new_row *row);
 int tp_update(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key,
               tp_bytes value);
 int tp_move_away(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);

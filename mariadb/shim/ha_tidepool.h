@@ -241,7 +241,7 @@ private:
   void encode_clustered(const uchar *record, bool new_row);
   void put_ref();
   ulonglong auto_increment_after(const uchar *record) const;
-  void raise_auto_increment_after(const uchar *record);
+  int raise_auto_increment_after(const uchar *record);
   int last_auto_increment_row(uchar *record, bool *found);
   int set_auto_increment(ulonglong value);
 
@@ -251,6 +251,7 @@ private:
   enum_alter_inplace_result check_without_rebuild(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
+  enum_alter_inplace_result judgement_of_server(TABLE *altered, Alter_inplace_info *info);
   bool same_values(const TABLE *altered, const std::vector<int> &old_of) const;
   const char *refuses_rebuild(TABLE *altered, const Alter_inplace_info *info) const;
   const char *refuses_conversion(const TABLE *altered, const Alter_inplace_info *info,

@@ -31,11 +31,11 @@
   RENAME INDEX alone is in the .frm, and the engine's catalog is told of it for its reports; should
   a crash come between, the next opening of the table tells it (see Table_share).
 
-  What is not surely right is left to the rebuild, or to the copy: keys on virtual columns, hashes
-  as unique keys, periods, another primary key (or what the server takes for one), what places rows
-  in partitions, indexes with values too long for their entries, columns whose default differs from
-  row to row, what is computed from a column that another one takes the name of, and a version too
-  many.
+  What is not surely right is left to the rebuild, or to the copy: hashes as unique keys, periods,
+  system versioning that begins or ends, another primary key (or what the server takes for one),
+  what places rows in partitions, indexes with values too long for their entries, columns whose
+  default differs from row to row, what is computed from a column that another one takes the name
+  of, and a version too many.
 */
 #include "alter_columns.h"
 #include "ddl.h"
@@ -199,17 +199,31 @@ enum_alter_inplace_result ha_tidepool::check_definition_change(TABLE *altered,
   if (info->handler_flags & (LAYOUTS_STAY | ALTER_COLUMN_TYPE_CHANGE_BY_ENGINE)) {
     const std::vector<uint> order = keys_of_trees(table, shared->layouts, altered, info);
     if (own_session || is_checked_after_write() || altered->s->long_unique_table ||
-        altered->s->period.unique_keys || table->versioned() || altered->versioned() ||
-        order.empty() || !shared->layouts.same(Layouts(altered->s, altered->key_info, order)))
+        altered->s->period.unique_keys ||
+        changes_versioning(table, altered, old_columns(altered, info)) || order.empty() ||
+        !shared->layouts.same(Layouts(altered->s, altered->key_info, order)))
       return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
   const alter_table_operations all = info->handler_flags;
   const auto used = info->create_info->used_fields;
   info->handler_flags &= ~LAYOUTS_STAY;
   info->create_info->used_fields &= ~NOTHING_TO_US;
-  const auto answer = handler::check_if_supported_inplace_alter(altered, info);
+  const auto answer = judgement_of_server(altered, info);
   info->handler_flags = all;
   info->create_info->used_fields = used;
+  return answer;
+}
+
+/* The server has every system-versioned table copied. Where nothing of the versioning changes, it
+   is asked about the rest as if the table had none; the share of the table to come is this
+   statement's alone. */
+enum_alter_inplace_result ha_tidepool::judgement_of_server(TABLE *altered,
+                                                           Alter_inplace_info *info) {
+  const auto versioned = altered->s->versioned;
+  if (!changes_versioning(table, altered, old_columns(altered, info)))
+    altered->s->versioned = VERS_UNDEFINED;
+  const auto answer = handler::check_if_supported_inplace_alter(altered, info);
+  altered->s->versioned = versioned;
   return answer;
 }
 
@@ -268,13 +282,14 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered,
       (table->part_info && (info->create_info->used_fields & HA_CREATE_USED_AUTO)))
     return COPY;
   if (own_session || is_checked_after_write() || altered->s->long_unique_table ||
-      altered->s->period.unique_keys || table->versioned() || altered->versioned())
+      altered->s->period.unique_keys ||
+      changes_versioning(table, altered, old_columns(altered, info)))
     return COPY;
   /* What else the statement says must be nothing for the engine. */
   const alter_table_operations all = info->handler_flags;
   info->handler_flags &= ~(INDEX_CHANGES | ALTER_INDEX_ORDER);
   if (changes_rows) info->handler_flags &= ~(ROW_CHANGES | BESIDE_ROW_CHANGES);
-  const auto beside = handler::check_if_supported_inplace_alter(altered, info);
+  const auto beside = judgement_of_server(altered, info);
   info->handler_flags = all;
   if (beside != HA_ALTER_INPLACE_NO_LOCK) return COPY;
 
@@ -440,7 +455,8 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
   if (!pk || result != TP_OK ||
       !layouts.row->decode(record, row.data, row.len, all.data(),
                            layouts.row->last_needed(all.data())) ||
-      !layouts.trees[0].decode_clustered(record, pk, len, all.data())) {
+      !layouts.trees[0].decode_clustered(record, pk, len, all.data()) ||
+      !compute(virtual_key_columns(altered))) {
     print_error(HA_ERR_CRASHED, MYF(0));
     return;
   }

@@ -106,7 +106,6 @@ const char *ha_tidepool::refuses_rebuild(TABLE *altered, const Alter_inplace_inf
     return "it is a sequence";
   if (is_checked_after_write() || altered->s->long_unique_table || altered->s->period.unique_keys)
     return "a unique key is a hash, or WITHOUT OVERLAPS";
-  if (table->versioned() || altered->versioned()) return "the table has system versioning";
   if (altered->part_info && has_passing_primary_key(altered->s, altered->key_info) &&
       !(table->part_info && has_passing_primary_key(table_share, table->key_info)))
     return "another unique key would become the primary key";
@@ -119,6 +118,8 @@ const char *ha_tidepool::refuses_rebuild(TABLE *altered, const Alter_inplace_inf
   const std::vector<int> old_of = old_columns(altered, info);
   std::vector<bool> converted;
   if (old_of.empty()) return "only the copy makes such a change";
+  if (changes_versioning(table, altered, old_of))
+    return "system versioning changes, or is of a partitioned table";
   if (!same_places(table, altered, old_of)) return "rows may belong to other partitions";
   if (!same_auto_increment(table, altered, old_of)) return "another column is AUTO_INCREMENT";
   if (const char *why = refuses_conversion(altered, info, old_of, &converted)) return why;
@@ -126,7 +127,8 @@ const char *ha_tidepool::refuses_rebuild(TABLE *altered, const Alter_inplace_inf
     return "what is computed from columns changes";
   if (!set_defaults(altered, old_of)) return "a new column has values that differ by row";
   for (uint i = 0; i < altered->s->keys; i++)
-    if (!can_be_built(altered->key_info[i])) return "an index is on a virtual column, or a hash";
+    if (!can_be_built(altered->key_info[i]))
+      return "a FULLTEXT index is on a virtual column, or an index is a hash";
   /* Which row would get which id, nothing says. */
   if (altered->s->primary_key >= MAX_KEY && !shared->layouts.has_row_id)
     return "the rows would have no key";

@@ -49,8 +49,13 @@ bool ha_tidepool::has_indexed_column_outside(const MY_BITMAP &columns) const {
      follow it. */
   const THD *thd = ha_thd();
   const bool applies_events = thd->rgi_slave || thd->rgi_fake;
+  /* The server computes virtual columns of a versioned table once more before it hands over a
+     change, and then those of the row of the past are in the same buffer as those of the new
+     one. */
+  const bool shares_buffers = table->versioned();
   for (Field **field = table->vfield; *field; field++)
-    if (is_indexed(*field) && (applies_events || !bitmap_is_set(&columns, (*field)->field_index)))
+    if (is_indexed(*field) && (applies_events || !bitmap_is_set(&columns, (*field)->field_index) ||
+                               (shares_buffers && ((*field)->flags & BLOB_FLAG))))
       return true;
   return false;
 }

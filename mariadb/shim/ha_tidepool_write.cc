@@ -72,9 +72,11 @@ int ha_tidepool::insert_secondary(uint index, const uchar *record) {
 int ha_tidepool::insert_row(const uchar *record) {
   encode_clustered(record, true);
   const size_t row_len = row_layout().encode(row_buffer, record);
-  const int result =
-      tp_insert(session->transaction, shared->table, 0, {clustered.get(), clustered_len},
-                {row_buffer.data(), row_len}, duplicate_lock);
+  const tp_new_row row = {{clustered.get(), clustered_len},
+                          {row_buffer.data(), row_len},
+                          table->found_next_number_field ? auto_increment_after(record) : 0,
+                          duplicate_lock};
+  const int result = tp_insert_row(session->transaction, shared->table, &row);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint index : shared->layouts.secondary)
     if (int error = insert_secondary(index, record)) return error;
@@ -128,7 +130,8 @@ int ha_tidepool::write_row(const uchar *record) {
     error = complete_record(record, &completed);
     if (!error) error = write_complete(completed.bytes.get());
   }
-  if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
+  if (likely(!error) && table->found_next_number_field)
+    tp_expect_auto_increment(shared->table, auto_increment_after(record));
   if (likely(!error) && is_written_unsettled()) error = note_written();
   if (likely(!error) && is_versioned_partition()) {
     session->moved = {this, nullptr, {}};
@@ -183,7 +186,7 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
       return fail(result);
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
-    raise_auto_increment_after(new_record);
+    if (int result = raise_auto_increment_after(new_record)) return result;
   if (is_written_unsettled()) return note_written();
   return unlikely(own_session != nullptr) ? end_own_statement() : 0;
 }
@@ -336,7 +339,8 @@ int ha_tidepool::delete_complete(const uchar *record) {
 }
 
 /* ---- auto-increment: the counter is the next value to be given, and stays when a transaction is
-   rolled back */
+   rolled back. It is logged with each row, so a restart goes on behind the last of them: values
+   that no row has got are given again then, as InnoDB does. */
 
 void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted,
                                      ulonglong *first, ulonglong *reserved) {
@@ -366,11 +370,8 @@ void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulon
   /* The next value of this sequence, or what is past the column's last. */
   const ulonglong past = max == ULONGLONG_MAX ? max : max + 1;
   const ulonglong after = past - last < increment ? past : last + increment;
-  if (tp_raise_auto_increment(shared->table, after) != TP_OK) {
-    *first = ULONGLONG_MAX;
-    *reserved = 0;
-    return;
-  }
+  /* The rows' own inserts make it last. */
+  tp_expect_auto_increment(shared->table, after);
   *first = value;
   *reserved = count;
 }
@@ -390,9 +391,9 @@ ulonglong ha_tidepool::auto_increment_after(const uchar *record) const {
   return given == ULONGLONG_MAX ? given : given + 1;
 }
 
-void ha_tidepool::raise_auto_increment_after(const uchar *record) {
-  const ulonglong next = auto_increment_after(record);
-  if (next > tp_auto_increment(shared->table)) tp_raise_auto_increment(shared->table, next);
+/* An UPDATE has given a row this number. The counter may be there already, but no row. */
+int ha_tidepool::raise_auto_increment_after(const uchar *record) {
+  return fail(tp_raise_auto_increment(shared->table, auto_increment_after(record)));
 }
 
 /* The number of the row that has the greatest, in a record; of rows that are not committed, too. */

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "index_build.h"
+#include "alter_columns.h"
 #include "fulltext_words.h"
 #include <algorithm>
 
@@ -77,6 +78,11 @@ public:
       for (const Part &part : layout.all_parts())
         if (part.image != Part::ROW_ID) wanted[part.column.fieldnr] = 1;
     }
+    for (Field *field : virtual_key_columns(altered))
+      if (wanted[field->field_index]) computed.push_back(field);
+    /* What they are computed from. */
+    if (!computed.empty())
+      for (uint i = 0; i < altered->s->fields; i++) wanted[i] = altered->field[i]->stored_in_db();
     room.scratch = std::make_unique<uchar[]>(room.scratch_len);
     key = std::make_unique<uchar[]>(key_max);
     if (context.conversion) {
@@ -96,13 +102,13 @@ public:
       const auto result = context.conversion->convert(clustered, row);
       if (result == Row_conversion::CONVERTED) {
         encode_row();
-        return TP_OK;
+        return compute_virtual();
       }
       if (result == Row_conversion::REFUSED) return Index_build::REFUSED;
     } else if ((!last || layouts.row->decode(record, row.data, row.len, wanted.data(), last)) &&
                (!from_key ||
                 layouts.trees[0].decode_clustered(record, pk.data, pk.len, wanted.data())))
-      return TP_OK;
+      return compute_virtual();
     const std::string text =
         "table " + context.name + ": a row is not of the table's definition: check the table";
     tp_set_last_error(text.data(), text.size());
@@ -123,6 +129,14 @@ public:
   }
 
 private:
+  int compute_virtual() {
+    if (computed.empty() || compute(computed)) return TP_OK;
+    const std::string text = "table " + context.name +
+                             ": a virtual column of an index can't be computed for one of the rows";
+    tp_set_last_error(text.data(), text.size());
+    return TP_OTHER;
+  }
+
   /* The row in the new clustered tree. Row ids stay. */
   void encode_row() {
     const Layouts &layouts = context.layouts;
@@ -166,6 +180,7 @@ private:
   TABLE *const altered;
   const Index_change &context;
   std::vector<uchar> wanted;
+  std::vector<Field *> computed; /* virtual columns */
   Key_room room;
   std::unique_ptr<uchar[]> key;
   std::unique_ptr<uchar[]> new_clustered;

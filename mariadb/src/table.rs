@@ -293,6 +293,16 @@ pub unsafe extern "C" fn tp_auto_increment(table: *const Arc<Table>) -> u64 {
     guard_or(u64::MAX, || unsafe { &*table }.auto_increment())
 }
 
+/// The counter in memory becomes at least `next`; see bridge.h.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_expect_auto_increment(table: *const Arc<Table>, next: u64) {
+    // SAFETY: an open table from the shim.
+    guard_or((), || unsafe { &*table }.expect_auto_increment(next));
+}
+
 /// The counter becomes at least `next`.
 ///
 /// # Safety

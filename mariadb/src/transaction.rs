@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool::{
-    Db, Error, Interrupt, Isolation, Savepoint, SessionToken, Table, Transaction,
+    Db, Error, Interrupt, Isolation, NewRow, Savepoint, SessionToken, Table, Transaction,
     TransactionOptions, WaitObserver,
 };
 
@@ -415,6 +415,46 @@ pub unsafe extern "C" fn tp_insert(
             Err(Error::DuplicateKey { value, .. }) => {
                 // Of a row nothing is asked for but its key, and it may be long.
                 transaction.duplicate = if index == Table::CLUSTERED { Vec::new() } else { value };
+                Ok(TP_DUPLICATE)
+            }
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// A row for [`tp_insert_row`].
+#[repr(C)]
+pub struct RowToInsert {
+    key: Bytes,
+    value: Bytes,
+    /// What the table's counter becomes at least; 0: the row has no number.
+    auto_increment: u64,
+    duplicate_lock: c_int,
+}
+
+/// Inserts a row into the clustered index, and raises the counter with it.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_insert_row(
+    transaction: *mut ServerTransaction,
+    table: *const Arc<Table>,
+    row: *const RowToInsert,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let (transaction, table, row) = unsafe { (&mut *transaction, &*table, &*row) };
+        // SAFETY: valid pointers and lengths from the shim.
+        let (key, value) = unsafe { (row.key.get(), row.value.get()) };
+        let on_duplicate = lock_mode(row.duplicate_lock);
+        let auto_increment = (row.auto_increment != 0).then_some(row.auto_increment);
+        let row = NewRow { key, value, on_duplicate, auto_increment };
+        match transaction.inner.insert_row(table, row) {
+            Ok(()) => Ok(TP_OK),
+            Err(Error::DuplicateKey { .. }) => {
+                // Nothing is asked for but its key, and it may be long.
+                transaction.duplicate = Vec::new();
                 Ok(TP_DUPLICATE)
             }
             Err(error) => Err(error),

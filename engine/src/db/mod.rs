@@ -74,7 +74,7 @@ pub use map::Range;
 pub(crate) use map::prefix_end;
 pub(crate) use transaction::ReadsEpoch;
 use transaction::Used;
-pub use transaction::{Savepoint, Transaction};
+pub use transaction::{NewRow, Savepoint, Transaction};
 
 use crate::backup::manifest::Manifest;
 use crate::backup::{Backup, BackupProgress, BackupReport, make_marked_dir};

@@ -16,7 +16,7 @@ use crate::trx::activity::{Activity, Phase};
 use crate::trx::{
     Isolation, Savepoint as InnerSavepoint, TransactionCore, TransactionOptions, TrxSystem,
 };
-use crate::versioned::ReadRequest;
+use crate::versioned::{Insertion, ReadRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool_pool::{Lsn, statement};
@@ -33,6 +33,20 @@ pub struct Savepoint {
     owner: u64,
     /// How many tables were in use.
     tables: usize,
+}
+
+/// A row for [`Transaction::insert_row`].
+#[derive(Debug, Clone, Copy)]
+pub struct NewRow<'a> {
+    /// Its key in the clustered index.
+    pub key: &'a [u8],
+    /// Its value there.
+    pub value: &'a [u8],
+    /// The lock that a row with this key gets, if there is one.
+    pub on_duplicate: LockMode,
+    /// The table's next auto-increment value once it is opened anew, at least. Until then the next
+    /// value is what [`Table::expect_auto_increment`] says, which is for the caller to call.
+    pub auto_increment: Option<u64>,
 }
 
 /// A table in use, how many rows the transaction has added to it so far, and how often it has begun
@@ -298,6 +312,18 @@ impl Transaction {
         if index == Table::CLUSTERED {
             self.count_row(slot, 1, Counter::RowsInserted);
         }
+        Ok(())
+    }
+
+    /// Inserts an entry into the clustered index, and in the same mini-transaction makes it last
+    /// that the table's auto-increment counter goes on behind it. A rollback does not take that
+    /// back.
+    pub fn insert_row(&mut self, table: &Arc<Table>, row: NewRow<'_>) -> Result<()> {
+        let slot = self.begin_write(table, Table::CLUSTERED, row.key)?;
+        let numbered = row.auto_increment.map(|next| (table.auto_increment_counter(), next));
+        let insertion = Insertion { value: row.value, on_duplicate: row.on_duplicate, numbered };
+        table.tree(Table::CLUSTERED).insert_numbered(&mut self.core, row.key, insertion)?;
+        self.count_row(slot, 1, Counter::RowsInserted);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 
-fn new_space(page_size: usize) -> (Arc<Env>, Arc<Space>) {
+pub(super) fn new_space(page_size: usize) -> (Arc<Env>, Arc<Space>) {
     let (env, space) = fixture::space(&fixture::options(64, page_size));
     let mut mtr = Mtr::begin(&env).unwrap();
     create(&mut mtr, &env, &space).unwrap();

@@ -22,7 +22,6 @@
 //!   clean shutdown; after a crash estimated anew from the tree. An estimate for the optimizer,
 //!   never an answer to a query.
 
-mod auto_increment;
 mod check;
 pub(crate) mod provisional_trees;
 mod row_count;
@@ -40,19 +39,19 @@ use crate::catalog::{TableDef, TableRecord};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::space_header;
-use crate::format::space_header::{AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
+use crate::format::space_header::{ROW_COUNT_AT, SpaceHeader};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
+use crate::space::AutoIncrement;
 use crate::trx::Csn;
 use crate::versioned::VersionedTree;
-use auto_increment::AutoIncrement;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use row_count::RowCount;
 use row_ids::RowIds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tidepool_pool::{Lsn, Space};
+use tidepool_pool::Space;
 use writes::Writes;
 
 /// Set in `users` when the table is dropped: no transaction enters any more.
@@ -260,19 +259,28 @@ impl Table {
         self.auto_increment.next()
     }
 
+    /// The counter, for an insert that raises it.
+    pub(crate) fn auto_increment_counter(&self) -> &AutoIncrement {
+        &self.auto_increment
+    }
+
     /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes
-    /// of the transaction that uses them.
+    /// of the transaction that uses them. After a crash up to 127 values are skipped.
     pub fn reserve_auto_increment(&self, n: u64) -> Result<u64> {
         let _inside = self.visit()?;
-        let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
-        self.auto_increment.reserve(n, persist)
+        self.auto_increment.reserve(&self.env, &self.space, n)
+    }
+
+    /// Makes the next auto-increment value at least `next`, until the table is opened anew: then it
+    /// follows those that rows were inserted with ([`NewRow`](crate::NewRow)).
+    pub fn expect_auto_increment(&self, next: u64) {
+        self.auto_increment.expect(next);
     }
 
     /// Makes the next auto-increment value at least `next`.
     pub fn raise_auto_increment(&self, next: u64) -> Result<()> {
         let _inside = self.visit()?;
-        let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
-        self.auto_increment.raise(next, persist)
+        self.auto_increment.raise(&self.env, &self.space, next)
     }
 
     /// Makes the next auto-increment value `next`, even if that is lower than before. Durable on
@@ -280,12 +288,7 @@ impl Table {
     /// durable.
     pub fn reset_auto_increment(&self, next: u64) -> Result<()> {
         let inside = self.visit()?;
-        let mut lsn = Lsn(0);
-        let persist = |ceiling| {
-            lsn = self.persist(AUTO_INCREMENT_AT, ceiling)?;
-            Ok(())
-        };
-        self.auto_increment.reset(next, persist)?;
+        let lsn = self.auto_increment.reset(&self.env, &self.space, next)?;
         drop(inside);
         // Without the counter's mutex: who takes values meanwhile need not wait for the disk.
         self.env.redo().flush_to(lsn)
@@ -300,20 +303,20 @@ impl Table {
     /// Writes the exact counters to the space header, for an opening in this life.
     pub(crate) fn settle(&self) -> Result<()> {
         let Ok(_inside) = self.visit() else { return Ok(()) };
-        self.auto_increment.settle(|next| self.persist(AUTO_INCREMENT_AT, next).map(drop))?;
+        self.auto_increment.settle(&self.env, &self.space)?;
         if space_header::read(self.env.pool(), &self.space)?.row_count != self.rows() {
-            self.persist(ROW_COUNT_AT, self.rows())?;
+            self.persist_rows()?;
         }
         Ok(())
     }
 
-    /// Writes one of the counters in the space header; returns up to where the log has to be
-    /// durable for it to stay.
-    fn persist(&self, at: usize, value: u64) -> Result<Lsn> {
+    fn persist_rows(&self) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.space, 0)?;
-        mtr.apply(header, &PageOp::Write { offset: at as u32, bytes: &value.to_le_bytes() });
-        Ok(mtr.commit())
+        let bytes = self.rows().to_le_bytes();
+        mtr.apply(header, &PageOp::Write { offset: ROW_COUNT_AT as u32, bytes: &bytes });
+        mtr.commit();
+        Ok(())
     }
 
     /// Enters for as long as the result lives.

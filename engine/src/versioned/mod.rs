@@ -48,6 +48,7 @@ pub use scan::{Batch, Direction, LongValues, ScanPosition, ScanRequest};
 pub use semi_consistent::Peek;
 #[cfg(test)]
 pub(crate) use skip::of_thread as skip_pointers;
+pub(crate) use write::Insertion;
 
 use std::sync::Arc;
 

@@ -32,17 +32,28 @@ use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
 use crate::overflow;
 use crate::pause::{self, PausePoint};
-use crate::space::Allocation;
+use crate::space::{Allocation, AutoIncrement};
 use crate::trx::TransactionCore;
 use crate::undo::record::{Place, Writer};
 
 /// Undo bytes of a change beyond key and value, at most.
 const UNDO_OVERHEAD: usize = 64;
 
+/// An entry to insert.
+#[derive(Debug, Clone, Copy)]
+pub struct Insertion<'a> {
+    /// Its value.
+    pub value: &'a [u8],
+    /// The lock on an entry that has the key already.
+    pub on_duplicate: LockMode,
+    /// What its mini-transaction raises the table's counter to.
+    pub numbered: Option<(&'a AutoIncrement, u64)>,
+}
+
 /// What a write does to the entry it finds.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Change<'a> {
-    Insert(&'a [u8], LockMode),
+    Insert(Insertion<'a>),
     Update(&'a [u8]),
     Delete,
     /// A delete, of an entry whose row goes on under another key.
@@ -82,7 +93,17 @@ impl VersionedTree {
         value: &[u8],
         on_duplicate: LockMode,
     ) -> Result<()> {
-        self.write(trx, key, Change::Insert(value, on_duplicate))
+        self.insert_numbered(trx, key, Insertion { value, on_duplicate, numbered: None })
+    }
+
+    /// The same, and raises the counter of the table, whose tree this is.
+    pub fn insert_numbered(
+        &self,
+        trx: &mut TransactionCore,
+        key: &[u8],
+        insertion: Insertion<'_>,
+    ) -> Result<()> {
+        self.write(trx, key, Change::Insert(insertion))
     }
 
     /// Replaces an entry's value; [`Error::NotFound`] if there is none.
@@ -146,13 +167,14 @@ impl VersionedTree {
                     log.add_page(&trx.system.undo)?;
                 }
                 Attempt::StoreValue => {
-                    let (Change::Insert(value, _) | Change::Update(value)) = change else {
+                    let (Change::Insert(Insertion { value, .. }) | Change::Update(value)) = change
+                    else {
                         unreachable!("a delete stores no value");
                     };
                     stored = Some(self.store_long_value(trx, value)?);
                 }
                 Attempt::Duplicate => {
-                    let Change::Insert(_, mode) = change else {
+                    let Change::Insert(Insertion { on_duplicate: mode, .. }) = change else {
                         unreachable!("only an insert finds a duplicate");
                     };
                     if let Some(value) = self.duplicate(trx, key, mode, &mut deadline)? {
@@ -222,7 +244,7 @@ impl VersionedTree {
             (Change::Delete | Change::MoveAway, Some(entry)) => {
                 (entry.flags & !SETTLED | DELETED, entry.value)
             }
-            (Change::Insert(value, _) | Change::Update(value), _) => match stored {
+            (Change::Insert(Insertion { value, .. }) | Change::Update(value), _) => match stored {
                 Some(stored) => (stored.flags, &stored.bytes[..]),
                 None if value.len() > self.inline_max(key.len()) => return Ok(Attempt::StoreValue),
                 None => (0, value),
@@ -253,6 +275,12 @@ impl VersionedTree {
             _ => None,
         };
         let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
+        let raise = match change {
+            Change::Insert(Insertion { numbered: Some((counter, next)), .. }) => {
+                counter.latch(&mut mtr, self.tree.space(), next)?
+            }
+            _ => None,
+        };
         // Nothing fails from here on.
         let place =
             Place { tree: self.id(), space: self.tree.space().id(), root: self.tree.root(), key };
@@ -261,14 +289,17 @@ impl VersionedTree {
         Entry { flags, trx_id: log.trx_id(), roll, value }.encode(&mut trx.payload);
         log.append(&mut mtr, undo_page, entry.is_some(), |writer: &mut Writer<'_>| match &entry {
             None => writer.insert(&place),
-            Some(entry) if change == Change::Delete => writer.delete(&place, entry),
-            Some(entry) if change == Change::MoveAway => writer.move_away(&place, entry),
+            Some(entry) if matches!(change, Change::Delete) => writer.delete(&place, entry),
+            Some(entry) if matches!(change, Change::MoveAway) => writer.move_away(&place, entry),
             Some(entry) => writer.update(&place, entry, value, skip),
         });
         match found {
             Ok(slot) => leaf.replace(&mut mtr, slot, &trx.payload),
             Err(slot) => leaf.insert(&mut mtr, slot, key, &trx.payload),
         };
+        if let Some(raise) = raise {
+            raise.apply(&mut mtr);
+        }
         if entry_was_there {
             // Under the latch: the next thread that asks for the key sees the implicit lock, not a
             // queue that is about to go.

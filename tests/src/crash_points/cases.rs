@@ -54,6 +54,14 @@ const P_ROWS: &str = "INSERT INTO p SELECT seq, CONCAT('p', seq) FROM seq_1_to_5
 const C: &str = "CREATE TABLE c (a INT PRIMARY KEY, p INT, KEY (p), CONSTRAINT cp FOREIGN KEY \
      (p) REFERENCES p (id)) ENGINE={E}";
 const C_ROWS: &str = "INSERT INTO c SELECT seq, 1 + seq % 5 FROM seq_1_to_300";
+/// With a virtual column.
+const V: &str = "CREATE TABLE v (a INT PRIMARY KEY, b INT, s VARCHAR(20) AS (CONCAT('v', a + b)) \
+     VIRTUAL) ENGINE={E}";
+const V_ROWS: &str = "INSERT INTO v (a, b) SELECT seq, seq FROM seq_1_to_1500";
+/// With rows of the past.
+const H: &str = "CREATE TABLE h (a INT PRIMARY KEY, n INT) WITH SYSTEM VERSIONING ENGINE={E}";
+const H_ROWS: &str = "INSERT INTO h SELECT seq, seq FROM seq_1_to_500";
+const H_PAST: &str = "UPDATE h SET n = n + 1 WHERE a % 2";
 /// A table alone, whose copy is loaded in bulk if it has 1000 rows.
 const G: &str = "CREATE TABLE g (a INT PRIMARY KEY, p POINT NOT NULL) ENGINE={E}";
 const G_ROWS: &str = "INSERT INTO g SELECT seq, POINT(seq % 7, seq) FROM seq_1_to_1500";
@@ -161,6 +169,16 @@ pub const CASES: &[Case] = &[
         "alter-add-spatial",
         &[G, G_ROWS],
         &["ALTER TABLE g ADD SPATIAL KEY p (p), ALGORITHM=INPLACE"],
+    ),
+    definition(
+        "alter-add-index-virtual",
+        &[V, V_ROWS],
+        &["ALTER TABLE v ADD UNIQUE KEY s (s), ALGORITHM=NOCOPY"],
+    ),
+    definition(
+        "alter-rebuild-versioned",
+        &[H, H_ROWS, H_PAST],
+        &["ALTER TABLE h FORCE, ADD KEY n (n), ALGORITHM=INPLACE"],
     ),
     definition("alter-drop-index", &[T, T_ROWS], &["ALTER TABLE t DROP KEY b, ALGORITHM=INPLACE"]),
     definition(

@@ -2,6 +2,7 @@
 //! while the statement runs. Afterwards the table has their rows, in all indexes. A duplicate that
 //! a session makes fails the ALTER, never the session.
 
+mod computed;
 mod rebuild;
 
 use std::sync::Arc;

@@ -361,7 +361,8 @@ fn what_is_not_surely_right_is_copied() {
     run(
         &mut conn,
         &[
-            "CREATE TABLE t (id INT PRIMARY KEY, a INT NOT NULL, b INT, v INT AS (b + 1) VIRTUAL, x TEXT, s DATE, e DATE, KEY (b))",
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT NOT NULL, b INT, v INT AS (b + 1) VIRTUAL,
+             w TEXT AS (x) VIRTUAL, x TEXT, s DATE, e DATE, KEY (b))",
             "INSERT INTO t (id, a, b, x, s, e) SELECT seq, seq, seq, seq, '2020-01-01', '2020-01-02' FROM seq_1_to_100",
             "CREATE TABLE n (a INT NOT NULL, b INT)",
             "INSERT INTO n SELECT seq, seq FROM seq_1_to_100",
@@ -371,12 +372,20 @@ fn what_is_not_surely_right_is_copied() {
             "ALTER TABLE n ADD UNIQUE INDEX ua (a), ALGORITHM=INPLACE",
         ],
     );
+    run(&mut conn, &["ALTER TABLE t ADD INDEX i (v), ALGORITHM=NOCOPY, LOCK=NONE"]);
     for statement in [
-        "ALTER TABLE t ADD INDEX i (v)",
-        "ALTER TABLE t ADD INDEX j (a), ADD COLUMN y INT DEFAULT (a)",
         "ALTER TABLE t DROP INDEX b, MODIFY s DATETIME",
         "ALTER TABLE t ADD INDEX b (b), MODIFY a BIGINT NOT NULL",
         "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a)",
+    ] {
+        run(&mut conn, &[statement]);
+        check(&mut conn, "t");
+        let by_index = number(&mut conn, "SELECT SUM(v) FROM t FORCE INDEX (i) WHERE v > 0");
+        assert_eq!(by_index, 5150, "{statement}");
+    }
+    for statement in [
+        "ALTER TABLE t ADD INDEX j (a), ADD COLUMN y INT DEFAULT (a)",
+        "ALTER TABLE t ADD FULLTEXT INDEX f (w)",
         "ALTER TABLE t ADD UNIQUE INDEX ux (x)",
         "ALTER TABLE n DROP INDEX ua, ADD INDEX ub (b)",
         "ALTER TABLE h ADD INDEX i (a)",

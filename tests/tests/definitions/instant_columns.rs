@@ -12,6 +12,7 @@ use tidepool::{Db, Options as EngineOptions};
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::{check, number, run, sorted_rows};
 
+const CHECK_FAILED: u16 = 4025;
 const NOT_SO: [u16; 2] = [1845, 1846];
 
 /// A type, the defaults it may have, and an expression of `seq` for its values.
@@ -294,6 +295,9 @@ fn what_is_done_at_once_and_what_needs_a_copy() {
         "ADD COLUMN x INT NOT NULL DEFAULT 3 FIRST, ADD COLUMN y TEXT AFTER a",
         "ADD COLUMN x TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
         "ADD COLUMN x JSON",
+        "ADD COLUMN x INT DEFAULT 3 CHECK (x > 1)",
+        "ADD COLUMN x INT CHECK (x > 1)",
+        "ADD COLUMN x INT NOT NULL CHECK (x < 1)",
         "ADD COLUMN x BLOB NOT NULL",
         "ADD COLUMN x INT, ADD COLUMN y INT AS (a * 2) VIRTUAL",
         "DROP COLUMN b",
@@ -313,7 +317,8 @@ fn what_is_done_at_once_and_what_needs_a_copy() {
         "ADD COLUMN x VARCHAR(100) DEFAULT (CURRENT_USER())",
         "ADD COLUMN x INT AS (a + 1) STORED",
         "ADD COLUMN x INT NOT NULL AUTO_INCREMENT UNIQUE",
-        "ADD COLUMN x INT DEFAULT 3 CHECK (x > 1)",
+        // The check is about the other column of each row.
+        "ADD COLUMN x INT DEFAULT 30 CHECK (x > a)",
         "ADD COLUMN x INT, ADD CONSTRAINT positive CHECK (a > 0)",
         "ADD COLUMN x VARCHAR(3000) COMPRESSED",
         "MODIFY COLUMN a BIGINT NOT NULL FIRST",
@@ -340,6 +345,12 @@ fn what_is_done_at_once_and_what_needs_a_copy() {
             assert_eq!(number(&mut conn, "SELECT COUNT(DISTINCT x) FROM t"), 2);
         }
     }
+    // A default that its check refuses is refused while there are rows.
+    run(&mut conn, &["DROP TABLE t", create, "INSERT INTO t (id, a) VALUES (1, 2)"]);
+    let refused = "ALTER TABLE t ADD COLUMN x INT DEFAULT 3 CHECK (x > 5)";
+    assert_eq!(answer(&mut conn, refused), CHECK_FAILED);
+    run(&mut conn, &["DELETE FROM t", refused]);
+    assert_eq!(answer(&mut conn, "INSERT INTO t (id, a) VALUES (1, 2)"), CHECK_FAILED);
     // An index is built from rows of all versions, also in the statement that makes one.
     run(&mut conn, &["DROP TABLE IF EXISTS t", create]);
     run(

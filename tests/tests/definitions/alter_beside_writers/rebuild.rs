@@ -331,8 +331,7 @@ fn what_is_not_a_rows_alone_is_copied() {
         "ALTER TABLE f MODIFY p BIGINT UNSIGNED NOT NULL",
         "ALTER TABLE d DROP PRIMARY KEY",
         "ALTER TABLE h FORCE",
-        "ALTER TABLE sv FORCE",
-        "ALTER TABLE w FORCE",
+        "ALTER TABLE sv DROP SYSTEM VERSIONING",
         "ALTER IGNORE TABLE d ADD UNIQUE (x), FORCE",
     ] {
         let code = code_of(&mut conn, &format!("{statement}, ALGORITHM=INPLACE"));

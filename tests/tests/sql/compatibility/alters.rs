@@ -44,6 +44,11 @@ enum Shape {
     Child,
     /// Without the UNIQUE index, which partitions don't go with.
     OneKey,
+    /// Without a key that could be the primary one.
+    NoKey,
+    Versioned,
+    /// With an index on a virtual column.
+    GeneratedKey,
 }
 
 impl Shape {
@@ -58,6 +63,11 @@ impl Shape {
                 Some("ALTER TABLE t ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES p (id)")
             }
             Shape::OneKey => Some("ALTER TABLE t DROP INDEX u_b"),
+            Shape::NoKey => Some("ALTER TABLE t DROP PRIMARY KEY, DROP INDEX u_b"),
+            Shape::Versioned => Some("ALTER TABLE t ADD SYSTEM VERSIONING"),
+            Shape::GeneratedKey => {
+                Some("ALTER TABLE t ADD COLUMN g INT AS (a + 1) VIRTUAL, ADD INDEX i_g (g)")
+            }
         }
     }
 }
@@ -79,6 +89,11 @@ fn changes() -> Vec<Change> {
                 Some((clause, "with generated columns")) => (clause, Shape::Generated),
                 Some((clause, "with a foreign key")) => (clause, Shape::Child),
                 Some((clause, "with one unique key")) => (clause, Shape::OneKey),
+                Some((clause, "with no unique key")) => (clause, Shape::NoKey),
+                Some((clause, "with system versioning")) => (clause, Shape::Versioned),
+                Some((clause, "with an index on a virtual column")) => {
+                    (clause, Shape::GeneratedKey)
+                }
                 Some((_, other)) => panic!("{line}: {other}"),
             };
             Change { name: name.into(), clause: clause.into(), shape }
@@ -91,6 +106,7 @@ fn make_database(conn: &mut Conn, engine: Engine) {
     let default = format!("SET default_storage_engine = {}", engine.name());
     let database = ["DROP DATABASE IF EXISTS alters", "CREATE DATABASE alters", "USE alters"];
     run(conn, &database);
+    run(conn, &["SET system_versioning_alter_history = KEEP"]);
     run(conn, &[&default, PARENT, "INSERT INTO p VALUES (1), (2)"]);
 }
 
