@@ -145,10 +145,7 @@ impl Flusher {
         }
         let errors = || self.core.counters.write_errors.load(Ordering::Relaxed);
         let errors_before = errors();
-        let mut chosen: Vec<u32> = frames.iter().copied().take(state.batch_pages).collect();
-        // By file, and in the order of its pages. The keys are cached: a shrink moves pages from
-        // frame to frame meanwhile, and a sort whose keys change may panic.
-        chosen.sort_by_cached_key(|&frame| self.core.frames.descriptor(frame).page());
+        let chosen: Vec<u32> = frames.iter().copied().take(state.batch_pages).collect();
         let mut buffer = state.take_buffer(chosen.len(), self.core.flush_batch_pages());
         let mut batch = Batch { core: &self.core, pages: Vec::with_capacity(chosen.len()) };
         for frame in chosen {
@@ -160,6 +157,9 @@ impl Flusher {
                 &mut buffer[slot_range(state.page_size, slot)],
             ));
         }
+        // By file, and in the order of its pages. Not before they are copied: a shrink moves pages
+        // from frame to frame meanwhile.
+        batch.pages.sort_unstable_by_key(|page| page.id);
         let result = self.write_batch(state, &mut buffer, batch, cause);
         state.buffer = Some(buffer);
         self.keep_up();
