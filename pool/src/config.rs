@@ -54,8 +54,8 @@ pub struct PoolConfig {
     /// may then rely on that.
     pub check_page: CheckPage,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
-    /// calling thread when needed, and only [`Pool::advance_clock`](crate::Pool::advance_clock) moves the time: then a
-    /// single-threaded run is the same each time.
+    /// calling thread when needed, and only [`Pool::advance_clock`](crate::Pool::advance_clock)
+    /// moves the time: then a single-threaded run is the same each time.
     pub background: bool,
 }
 

@@ -1,7 +1,7 @@
 //! What threads wait for each other: a mutex that counts how often that was, and the longest wait.
 //!
-//! A thread that holds the mutex for long compares the count before and after: did that cost another one
-//! anything.
+//! A thread that holds the mutex for long compares the count before and after: did that cost
+//! another one anything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -93,6 +93,7 @@ impl Evictor {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
+        assert_eq!(descriptor.page(), Some(id), "word and frame name each other");
         // In a shrink pages are evicted that would have stayed: a thread that waits for one of them
         // waits for the resize.
         let began = (self.core.frames.debt() > 0).then(Instant::now);

@@ -5,12 +5,12 @@
 //!    each page. `frames` is the memory that pages lie in. `directory` and `space` lead from a page
 //!    number to its word. `page_guard` and `page_view` are the handles that the layer above holds.
 //! 2. *The pool.* `pool_core` brings these together: what all parts share. `replacement` chooses
-//!    the page that leaves, and `eviction` takes it out of its frame. `tier` keeps compressed images
-//!    of pages that left; `tier_sizing` decides how many. `pool` owns all parts, and is what the
-//!    layer above sees: access, load, closing of spaces.
+//!    the page that leaves, and `eviction` takes it out of its frame. `tier` keeps compressed
+//!    images of pages that left; `tier_sizing` decides how many. `pool` owns all parts, and is what
+//!    the layer above sees: access, load, closing of spaces.
 //! 3. *Writing.* `dirty` knows which pages must be written, and in which order. `flush` writes
-//!    them, behind the redo log (`write_ahead`); `cleaner` decides when. `upkeep` keeps files short.
-//!    `mirror` keeps second copies of a few pages.
+//!    them, behind the redo log (`write_ahead`); `cleaner` decides when. `upkeep` keeps files
+//!    short. `mirror` keeps second copies of a few pages.
 //! 4. *Reading ahead.* `read_ahead` reads pages that will be wanted. `hot_pages` lists the pages
 //!    that the next start should read; `resident_pages` lists those that are here.
 //! 5. *Resizing.* `resize` changes the number of frames while all that goes on. `shrink_throttle`

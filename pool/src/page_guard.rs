@@ -23,6 +23,15 @@ pub(crate) struct PageRef<'a> {
     pub(crate) frame: u32,
 }
 
+impl PageRef<'_> {
+    /// Whether the page is in the frame, and the frame names the page: so it is as long as it is
+    /// latched.
+    fn is_latched(&self) -> bool {
+        self.word.load().frame() == Some(self.frame)
+            && self.core.frames.descriptor(self.frame).page() == Some(self.id)
+    }
+}
+
 /// A page that other threads may read too, and that none changes.
 pub struct SharedGuard<'a> {
     place: PageRef<'a>,
@@ -33,6 +42,7 @@ impl<'a> SharedGuard<'a> {
     /// Takes over a shared latch that the caller holds.
     #[inline]
     pub(crate) fn new(place: PageRef<'a>) -> SharedGuard<'a> {
+        debug_assert!(place.is_latched(), "the caller has latched the page");
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
         // SAFETY: the shared latch is held until the guard is dropped.
         let bytes = unsafe { place.core.frames.bytes(place.frame) };
@@ -80,6 +90,7 @@ impl<'a> ExclusiveGuard<'a> {
     /// Takes over an exclusive latch that the caller holds.
     #[inline]
     pub(crate) fn new(place: PageRef<'a>, changed: bool, fresh: bool) -> ExclusiveGuard<'a> {
+        debug_assert!(place.is_latched() && place.word.load().is_exclusive());
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to write")]
         // SAFETY: the exclusive latch is held until the guard is dropped or downgraded.
         let bytes = unsafe { place.core.frames.bytes_mut(place.frame) };
@@ -157,6 +168,7 @@ impl<'a> OptimisticGuard<'a> {
     /// `seen` is what the word was, not exclusively latched, before any byte is read.
     #[inline]
     pub(crate) fn new(place: PageRef<'a>, seen: Word) -> OptimisticGuard<'a> {
+        debug_assert!(seen.frame() == Some(place.frame) && !seen.is_exclusive());
         let size = place.core.frames.page_size().bytes();
         #[expect(unsafe_code, reason = "the module that reads under writers' hands")]
         // SAFETY: frames stay mapped as long as the pool, and are aligned to at least 4096.

@@ -134,8 +134,9 @@ pub struct Warmed {
     pub tried: usize,
 }
 
-/// A page being read. It is exclusively latched from [`ReadAhead::begin_read`] to [`ReadAhead::finish_read`]
-/// or `abandon`, and this is the only value through which its frame is reached meanwhile.
+/// A page being read. It is exclusively latched from [`ReadAhead::begin_read`] to
+/// [`ReadAhead::finish_read`] or [`PoolCore::abandon`], and this is the only value through which
+/// its frame is reached meanwhile.
 struct Reading {
     id: PageId,
     access: Access,
@@ -189,9 +190,9 @@ impl ReadAhead {
     /// policy how hot they were. `pages` are their numbers, ascending, and heats. Their images are
     /// read through `buffer`, which is aligned for direct I/O.
     ///
-    /// No page is displaced: it ends when [`ReadAhead::has_room_to_warm`] says no. Passed over, without
-    /// an error, are pages that are resident already, beyond the end of the file, free, never
-    /// written or damaged, and those of a part that can't be read.
+    /// No page is displaced: it ends when [`ReadAhead::has_room_to_warm`] says no. Passed over,
+    /// without an error, are pages that are resident already, beyond the end of the file, free,
+    /// never written or damaged, and those of a part that can't be read.
     pub(crate) fn warm(
         &self,
         space: &Arc<Space>,
@@ -334,7 +335,8 @@ impl ReadAhead {
 
     /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an
     /// earlier life, if that is known.
-    fn finish_read(&self, page: &Reading, heat: Option<u8>) {
+    fn finish_read(&self, page: &mut Reading, heat: Option<u8>) {
+        self.core.assert_readable(page.frame, page.id, page.bytes(&self.core));
         self.core.admit(page.frame, page.id, page.access);
         if let Some(heat) = heat {
             self.core.replacement.warm(page.frame, heat);

@@ -78,6 +78,7 @@ impl BatchState {
     /// The buffer, for `copies` at once where mostly `usual_batch` are written. One that is larger
     /// than that was of a larger pool, and is given back.
     fn take_buffer(&mut self, copies: usize, usual_batch: usize) -> AlignedBuf {
+        assert!(copies <= self.batch_pages, "a batch has {} pages at most", self.batch_pages);
         let bytes = usual_batch.max(copies) * self.page_size.bytes();
         match self.buffer.take() {
             Some(buffer) if buffer.len() == bytes => buffer,
@@ -221,6 +222,11 @@ impl Flusher {
             self.core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             return None;
         }
+        if ours {
+            let started = self.core.dirty.flushing_lsn(&self.core.frames, frame);
+            let lsn = page::page_lsn(bytes);
+            assert!(started <= lsn, "page {id} has LSN {lsn}, but a change of {started} marked it");
+        }
         ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })
     }
 
@@ -239,6 +245,7 @@ impl Flusher {
         self.prepare_batch(state.page_size, buffer, pages)?;
 
         let mut results = self.write_packed(state.page_size, buffer, pages, cause);
+        assert_eq!(results.len(), pages.len(), "each page has its outcome");
         let mut failed_sync = results.iter().find_map(|result| match result {
             Err(Error::Storage(error)) if error.op == StorageOp::Sync => {
                 Some(Error::Storage(error.clone()))
@@ -283,7 +290,9 @@ impl Flusher {
         let newest = batch.iter().map(|page| page.lsn).max().unwrap_or(Lsn::ZERO);
         self.core.ensure_durable(newest)?;
         for page in batch {
-            page::stamp_checksum(&mut buffer[slot_range(page_size, page.slot)]);
+            let copy = &mut buffer[slot_range(page_size, page.slot)];
+            page::stamp_checksum(copy);
+            self.core.assert_writable(page.id, page.lsn, copy);
         }
         Ok(())
     }

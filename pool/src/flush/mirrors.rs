@@ -11,7 +11,7 @@ use super::batch::{Copied, slot_range};
 use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::mirror::Mirror;
-use crate::page::PageSize;
+use crate::page::{self, PageSize};
 use crate::storage::IoOp;
 
 const WRITE: &str = "a write of second copies";
@@ -37,6 +37,7 @@ impl Flusher {
             let page = &pages[at];
             let place = page.space.mirror().and_then(|mirror| mirror.place_of(page.id.no));
             let Some((file, offset)) = place else { continue };
+            debug_assert!(page::verify(&buffer[slot_range(page_size, page.slot)], page.id).is_ok());
             mirrored.push(at);
             ops.push(IoOp::write(file, &buffer[slot_range(page_size, page.slot)], offset));
         }
@@ -55,6 +56,7 @@ impl Flusher {
                 Err(error) => results[at] = Err(error.into()),
             }
         }
+        assert!(mirrored.len() <= pages.len(), "a page has one second copy");
         let mut outcome = Ok(());
         for (space, mirror) in mirrors {
             // After a panic it is not known whether the file was synced, and a second sync might

@@ -2,9 +2,10 @@
 //!
 //! | pages | for | by |
 //! |---|---|---|
-//! | the oldest | a checkpoint, or because too large a share is dirty | [`Flusher::flush_up_to`], the cleaner |
-//! | the coldest | frames that queries want, or a shrink | the cleaner, the resize |
-//! | all of a space, all of the pool | closing it | [`Flusher::flush_space`], [`Flusher::flush_all`] |
+//! | the oldest | a checkpoint; too large a share is dirty | [`Flusher::flush_up_to`] |
+//! | the coldest | frames that queries want, or a shrink | [`Flusher::flush_for_frames`] |
+//! | all of a space | closing it | [`Flusher::flush_space`] |
+//! | all of the pool | closing it | [`Flusher::flush_all`] |
 //!
 //! How a batch of pages goes to disk, and what is done when that fails, is in `batch`, `packed` and
 //! `mirrors`. Who asks for batches is above: the cleaner, [eviction](crate::eviction), the resize,
@@ -13,7 +14,7 @@
 //! # Invariants
 //! - A page is written after the redo up to its LSN is durable, and never to the place of another:
 //!   its header says which page it is.
-//! - A page in flight is neither evicted, moved nor written a second time until its write has ended.
+//! - A page in flight is neither evicted, moved nor written a second time until its write ends.
 //! - After a failed sync, or once the pool is shut down, nothing is written.
 //!
 //! Locking: the flusher's mutex is held for one batch; under it, page latches are only tried. It

@@ -79,6 +79,11 @@ impl Flusher {
 
     /// Appends the images of the pages to their files.
     fn append(&self, pages: &[Copied], images: &[Image]) -> Vec<Result<()>> {
+        assert_eq!(pages.len(), images.len(), "each page has its image");
+        assert!(
+            pages.is_sorted_by(|a, b| a.id < b.id),
+            "the pages of a file are together, each once: a file is prepared once at a time"
+        );
         let (mut outcomes, mut batches) = (Vec::new(), Vec::new());
         let mut rest = images;
         for group in pages.chunk_by(|a, b| a.id.space == b.id.space) {
@@ -101,6 +106,7 @@ impl Flusher {
             let result = written.next().expect("an outcome for each batch");
             *outcome = result.map_err(Error::of_file);
         }
+        assert!(written.next().is_none(), "an outcome is of a batch");
         let of_pages = outcomes.into_iter();
         of_pages.flat_map(|(pages, outcome)| std::iter::repeat_n(outcome, pages)).collect()
     }

@@ -78,7 +78,9 @@ impl Pool {
             count_time(&self.core.counters.reads_us, took);
             note_read(took);
         }
-        self.core.admit(frame, PageId::new(space.id(), no), hint);
+        let id = PageId::new(space.id(), no);
+        self.core.assert_readable(frame, id, bytes);
+        self.core.admit(frame, id, hint);
         Ok(Load::Done(frame))
     }
 

@@ -91,8 +91,8 @@ impl Pool {
         done
     }
 
-    /// Takes in what was sampled since the last time, and decides about the share of the compressed tier: for a pool
-    /// without background threads.
+    /// Takes in what was sampled since the last time, and decides about the share of the compressed
+    /// tier: for a pool without background threads.
     pub fn run_advisor_step(&self) {
         self.recorder.run_step();
         self.advisor.run_step();

@@ -48,7 +48,8 @@ impl Pool {
         }
         self.flusher.forget_space(space.id());
         self.upkeep.end_for(space);
-        // Pairs with the fence in `PoolCore::install`: either we see the loader's word, or it sees the mark.
+        // Pairs with the fence in `PoolCore::install`: either we see the loader's word, or it sees
+        // the mark.
         fence(Ordering::SeqCst);
         let mut kept_dirty = 0;
         space.for_each_resident(|_, word| {

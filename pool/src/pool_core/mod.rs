@@ -142,6 +142,12 @@ impl PoolCore {
         self.image_frames.load(Ordering::Relaxed)
     }
 
+    /// The tier has given a frame back.
+    pub(crate) fn note_image_frame_released(&self) {
+        let before = self.image_frames.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a frame of the tier was counted");
+    }
+
     /// How many frames may hold pages: those that hold no compressed images.
     pub(crate) fn frames_for_pages(&self) -> u32 {
         self.frames.limit().saturating_sub(self.image_frames()).max(MIN_FRAMES as u32)

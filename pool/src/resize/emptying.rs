@@ -188,6 +188,8 @@ impl Resize {
         let upgraded = word.try_upgrade(latched, Wants::Exclusive).is_some();
         let moved = upgraded && !in_flight();
         if moved {
+            assert_eq!(from_frame.page(), Some(id), "word and frame name each other");
+            assert!(to_frame.is_vacant(), "a page moves to a free frame");
             to_frame.set_page(Some(id));
             self.timed(|| self.core.replacement.relocate(frame, to));
             let set_word = || word.relocate(to, to_frame.version());

@@ -240,17 +240,16 @@ impl Tier {
 
     /// What the tier holds and did.
     pub(crate) fn stats(&self) -> TierStats {
-        let tier = self;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut stats = TierStats {
-            frames_max: u64::from(tier.frames_max(self.core.frames.limit())),
-            hits: get(&tier.hits),
-            hits_us: get(&tier.hits_us),
-            inserted: get(&tier.inserted),
-            compressed: get(&tier.compressed),
+            frames_max: u64::from(self.frames_max(self.core.frames.limit())),
+            hits: get(&self.hits),
+            hits_us: get(&self.hits_us),
+            inserted: get(&self.inserted),
+            compressed: get(&self.compressed),
             ..TierStats::default()
         };
-        for shard in &tier.shards {
+        for shard in &self.shards {
             let shard = shard.lock();
             let holdings = shard.holdings();
             stats.frames += holdings.frames;
@@ -312,12 +311,11 @@ impl Tier {
     /// Takes an image in, in place of an older one. The caller has the page latched exclusively, or
     /// has just written it and not yet counted it as clean.
     pub(crate) fn keep(&self, key: Key, codec: Codec, image: &[u8], origin: Origin) {
-        let tier = self;
-        tier.note_seen(image.len());
+        self.note_seen(image.len());
         let page_bytes = self.core.page_size().bytes();
         let limit = self.core.frames.limit();
-        let frames_max = tier.frames_max(limit);
-        let mut shard = tier.shard_of(key).lock();
+        let frames_max = self.frames_max(limit);
+        let mut shard = self.shard_of(key).lock();
         shard.remove(&self.core.frames, key);
         let is_worth_it = (image.len() as f64) < page_bytes as f64 * IMAGE_SHARE_MAX;
         if frames_max == 0 || !is_worth_it || image.len() > IMAGE_MAX {
@@ -337,9 +335,9 @@ impl Tier {
         };
         let image = Part { key, codec, flags, bytes: image, tail: NO_TAIL };
         if shard.insert(&self.core.frames, image, grow) {
-            count(&tier.inserted);
+            count(&self.inserted);
             if origin == Origin::Evicted {
-                count(&tier.compressed);
+                count(&self.compressed);
             }
         }
         drop(shard);
@@ -370,10 +368,9 @@ impl Tier {
 
     /// Releases some of the tier's frames, if it has more than it may have. True: there are more.
     pub(crate) fn release_slice(&self) -> bool {
-        let tier = self;
-        let frames_max = tier.frames_max(self.core.frames.limit());
+        let frames_max = self.frames_max(self.core.frames.limit());
         let mut left = RELEASE_SLICE;
-        for shard in &tier.shards {
+        for shard in &self.shards {
             let mut shard = shard.lock();
             let of_shard = frames_of_shard(shard.number(), frames_max);
             while shard.frames() > of_shard {
@@ -382,7 +379,7 @@ impl Tier {
                 }
                 left -= 1;
                 shard.release_next(&self.core.frames);
-                self.core.image_frames.fetch_sub(1, Ordering::Relaxed);
+                self.core.note_image_frame_released();
             }
             shard.shrink_index();
         }
@@ -399,7 +396,7 @@ impl Tier {
             return false;
         }
         shard.release(&self.core.frames, frame);
-        self.core.image_frames.fetch_sub(1, Ordering::Relaxed);
+        self.core.note_image_frame_released();
         true
     }
 

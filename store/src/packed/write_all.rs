@@ -94,8 +94,8 @@ pub(super) fn synced(file: &dyn StorageFile) -> Result<()> {
     Ok(synced?)
 }
 
-/// Writes to a file. A panic, which a bug is behind, counts as a failure: the caller takes back what
-/// it counted for the write, as after an error.
+/// Writes to a file. A panic, which a bug is behind, counts as a failure: the caller takes back
+/// what it counted for the write, as after an error.
 pub(super) fn written(
     file: &dyn StorageFile,
     write: impl FnOnce() -> std::result::Result<(), StorageError>,
