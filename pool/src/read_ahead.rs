@@ -124,7 +124,7 @@ impl ReadAhead {
     }
 }
 
-/// What [`ReadAhead::warm`] did.
+/// What [`Pool::warm`](crate::Pool::warm) did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Pages that came in.

@@ -57,7 +57,7 @@ impl Pool {
 
     /// A slice of the resize under way, of some hundred microseconds if it needs no I/O. True if
     /// there is more to do at once; false if all is done, or nothing can be done now
-    /// ([`ResizeState::Stuck`]).
+    /// ([`ResizeState::Stuck`](crate::ResizeState::Stuck)).
     pub fn run_resize_step(&self) -> bool {
         self.resize.run_step()
     }
@@ -131,7 +131,7 @@ impl Pool {
     /// new file is there; if that can't be made, it goes on.
     ///
     /// # Errors
-    /// [`Error::System`] if there is a file or a link at `path`, or none can be made.
+    /// [`Error::System`](crate::Error::System) if there is a file or a link at `path`, or none can be made.
     pub fn start_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
         self.recorder.start(path, options)
     }
