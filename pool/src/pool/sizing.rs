@@ -131,7 +131,8 @@ impl Pool {
     /// new file is there; if that can't be made, it goes on.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if there is a file or a link at `path`, or none can be made.
+    /// [`Error::System`](crate::Error::System) if there is a file or a link at `path`, or none can
+    /// be made.
     pub fn start_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
         self.recorder.start(path, options)
     }

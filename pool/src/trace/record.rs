@@ -130,7 +130,8 @@ impl Recorder {
         });
         sampler.set_sample(options.sample);
         self.core.samplers.set_bound();
-        tracing::info!(path = %path.display(), rate = options.sample.rate(), "recording a page trace");
+        let rate = options.sample.rate();
+        tracing::info!(path = %path.display(), rate, "recording a page trace");
         Ok(())
     }
 
