@@ -93,7 +93,7 @@ impl Evictor {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
-        assert_eq!(descriptor.page(), Some(id), "word and frame name each other");
+        debug_assert_eq!(descriptor.page(), Some(id), "word and frame name each other");
         // In a shrink pages are evicted that would have stayed: a thread that waits for one of them
         // waits for the resize.
         let began = (self.core.frames.debt() > 0).then(Instant::now);
@@ -316,11 +316,11 @@ mod tests {
             pool.core.frames.refuse.store(true, Ordering::Relaxed);
             read(0..1024);
             // One may have been prepared ahead.
-            assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
+            debug_assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
             pool.core.frames.refuse.store(false, Ordering::Relaxed);
             pool.run_grower_step();
             read(0..1024);
-            assert!(background || pool.resident_bytes() == 8 * EXTENT);
+            debug_assert!(background || pool.resident_bytes() == 8 * EXTENT);
         }
     }
 }

@@ -224,7 +224,7 @@ impl Extents {
         }
         let number = *self.with_free.last()?;
         let extent = &mut self.extents[number as usize];
-        assert!(extent.state == ExtentState::Open && extent.free > 0, "it has a free frame");
+        debug_assert!(extent.state == ExtentState::Open && extent.free > 0, "it has a free frame");
         let frame = extent.top - 1;
         debug_assert_eq!(
             frame / self.frames_per_extent,
@@ -244,12 +244,12 @@ impl Extents {
     pub(crate) fn give(&mut self, frame: u32) -> bool {
         let number = self.extent_of(frame);
         let extent = &mut self.extents[number as usize];
-        assert!(
+        debug_assert!(
             matches!(extent.state, ExtentState::Open | ExtentState::Draining),
             "a frame is given back to an extent in use, not to one that is {:?}",
             extent.state
         );
-        assert!(extent.free < extent.started, "a frame is given back once");
+        debug_assert!(extent.free < extent.started, "a frame is given back once");
         self.below[frame as usize] = extent.top;
         extent.top = frame + 1;
         extent.free += 1;
