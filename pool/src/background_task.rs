@@ -2,10 +2,10 @@
 //!
 //! A panic is a bug, and ends its thread. Of a background thread that is the worst that can happen:
 //! others wait for what it would have done next, and can't see that it is gone. So a thread runs
-//! its steps through [`StepRunner`], which logs a panic and lets the thread go on: what the step held it
-//! gave back as it unwound, and what it did not do is still to be done. Where a panic leaves more
-//! unknown than that, [`catch_panic`] makes an error of it, and the code around does what it does
-//! about a failed disk.
+//! its steps through [`StepRunner`], which logs a panic and lets the thread go on: what the step
+//! held it gave back as it unwound, and what it did not do is still to be done. Where a panic
+//! leaves more unknown than that, [`catch_panic`] makes an error of it, and the code around does
+//! what it does about a failed disk.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,9 +1,10 @@
-//! A mutex that counts how often somebody had to wait for it.
+//! What threads wait for each other: a mutex that counts how often that was, and the longest wait.
 //!
-//! A thread that holds it for long compares the count before and after: did that cost another one
-//! anything.
+//! A thread that holds the mutex for long compares the count before and after: did that cost
+//! another one anything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -34,6 +35,27 @@ impl<T> CountingMutex<T> {
     /// How often a thread found the mutex taken since it was made.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
+    }
+}
+
+/// The longest that any thread has waited for something.
+#[derive(Debug, Default)]
+pub(crate) struct LongestWait {
+    us: AtomicU64,
+}
+
+impl LongestWait {
+    /// A thread has waited, since `began` at the earliest.
+    pub(crate) fn note_since(&self, began: Instant) {
+        let us = began.elapsed().as_micros() as u64;
+        if us > self.longest_us() {
+            self.us.fetch_max(us, Ordering::Relaxed);
+        }
+    }
+
+    /// In microseconds; 0: none had to wait.
+    pub(crate) fn longest_us(&self) -> u64 {
+        self.us.load(Ordering::Relaxed)
     }
 }
 

@@ -90,7 +90,9 @@ impl Shard {
     }
 
     fn subtract_one(&self) {
-        self.count.store(self.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let count = self.count.load(Ordering::Relaxed);
+        assert!(count > 0, "a page that gets clean was counted as dirty");
+        self.count.store(count - 1, Ordering::Relaxed);
     }
 }
 
@@ -136,6 +138,7 @@ impl DirtyQueue {
         }
         descriptor.rec_lsn.store(entry.0, Ordering::Release);
         queues.insert(entry);
+        debug_assert!(self.is_in_one_place(frames, frame, &queues));
         // Pages written outside the queue's order leave stale entries behind; while its head is
         // stuck they would pile up.
         let stale_min = (4 * frames.limit() as usize).max(4096) / SHARDS;
@@ -202,16 +205,26 @@ impl DirtyQueue {
     /// it is clean, or already in flight.
     pub(crate) fn begin(&self, frames: &Frames, frame: u32) -> bool {
         let descriptor = frames.descriptor(frame);
-        let mut queues = self.shard(frame).queues.lock();
+        let shard = self.shard(frame);
+        let mut queues = shard.queues.lock();
         let lsn = descriptor.rec_lsn.load(Ordering::Relaxed);
         if lsn == 0 || descriptor.flushing.load(Ordering::Relaxed) != 0 {
             return false;
         }
         queues.aside.remove(&(lsn, frame));
-        queues.in_flight.insert((lsn, frame));
+        assert!(queues.in_flight.insert((lsn, frame)), "a page is in flight once");
+        let dirty = shard.count.load(Ordering::Relaxed);
+        assert!(dirty >= queues.in_flight.len() as u64, "a page in flight counts as dirty");
         descriptor.flushing.store(lsn, Ordering::Release);
         descriptor.rec_lsn.store(0, Ordering::Release);
+        debug_assert!(self.is_in_one_place(frames, frame, &queues));
         true
+    }
+
+    /// Where the redo begins of the changes that the write-out now under way covers.
+    pub(crate) fn flushing_lsn(&self, frames: &Frames, frame: u32) -> Lsn {
+        let flushing = frames.descriptor(frame).flushing.load(Ordering::Relaxed);
+        Lsn(flushing.checked_sub(1).expect("the page is in flight"))
     }
 
     /// Ends what [`DirtyQueue::begin`] began. A page that was not written is dirty as before.
@@ -220,8 +233,8 @@ impl DirtyQueue {
         let shard = self.shard(frame);
         let mut queues = shard.queues.lock();
         let lsn = descriptor.flushing.load(Ordering::Relaxed);
-        debug_assert!(lsn != 0, "only a page in flight completes");
-        queues.in_flight.remove(&(lsn, frame));
+        assert!(lsn != 0, "only a page in flight completes");
+        assert!(queues.in_flight.remove(&(lsn, frame)), "a page in flight is in its shard");
         if written {
             if descriptor.rec_lsn.load(Ordering::Relaxed) == 0 {
                 shard.subtract_one();
@@ -233,6 +246,7 @@ impl DirtyQueue {
             queues.aside.insert((lsn, frame));
         }
         descriptor.flushing.store(0, Ordering::Release);
+        debug_assert!(self.is_in_one_place(frames, frame, &queues));
     }
 
     /// The page in `from` moves to `to`, which is when `set_word` is called. The caller has it
@@ -244,12 +258,13 @@ impl DirtyQueue {
         to: u32,
         set_word: impl FnOnce() -> T,
     ) -> T {
+        assert_ne!(from, to, "a page moves to another frame");
         let (source, target) = (from as usize % SHARDS, to as usize % SHARDS);
         let mut first = self.shards[source.min(target)].queues.lock();
         let mut second = (source != target).then(|| self.shards[source.max(target)].queues.lock());
         let (from_frame, to_frame) = (frames.descriptor(from), frames.descriptor(to));
         assert_eq!(from_frame.flushing.load(Ordering::Relaxed), 0, "page still being written");
-        debug_assert!(!to_frame.is_dirty(), "a free frame is clean");
+        assert!(!to_frame.is_dirty(), "a free frame is clean");
         let lsn = from_frame.rec_lsn.load(Ordering::Relaxed);
         to_frame.rec_lsn.store(lsn, Ordering::Release);
         let result = set_word();
@@ -280,6 +295,21 @@ impl DirtyQueue {
             queues.aside.remove(&(lsn, frame));
             shard.subtract_one();
         }
+        debug_assert!(self.is_in_one_place(frames, frame, &queues));
+    }
+
+    /// Whether the frame's entries are where its descriptor says: those of the sets are live, and
+    /// a page that is dirty has one. To be asked under the mutex of its shard.
+    fn is_in_one_place(&self, frames: &Frames, frame: u32, queues: &Queues) -> bool {
+        let descriptor = frames.descriptor(frame);
+        let rec_lsn = descriptor.rec_lsn.load(Ordering::Relaxed);
+        let flushing = descriptor.flushing.load(Ordering::Relaxed);
+        let (entry, in_flight) = ((rec_lsn, frame), (flushing, frame));
+        let is_queued = queues.aside.contains(&entry) || queues.fifo.contains(&entry);
+        let is_dirty = rec_lsn != 0 || flushing != 0;
+        is_queued == (rec_lsn != 0)
+            && queues.in_flight.contains(&in_flight) == (flushing != 0)
+            && (!is_dirty || self.shard(frame).count.load(Ordering::Relaxed) > 0)
     }
 }
 

@@ -63,13 +63,13 @@ impl Pool {
         mut go_on: impl FnMut() -> bool,
         mut visit: impl FnMut(PageId, usize),
     ) -> Option<()> {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         for frame in 0..frames.highest() {
             if frame % SLICE == SLICE - 1 && !go_on() {
                 return None;
             }
             let Some(id) = frames.descriptor(frame).page() else { continue };
-            if let Some(heat) = self.replacement().heat(frame) {
+            if let Some(heat) = self.core.replacement.heat(frame) {
                 visit(id, usize::from(heat).min(HEATS - 1));
             }
         }

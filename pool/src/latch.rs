@@ -89,6 +89,7 @@ impl Word {
     }
 
     fn latched(self, wants: Wants) -> Word {
+        debug_assert!(!self.is_absent() && self.admits(wants), "the caller has looked");
         match wants {
             Wants::Shared => Word(self.0 + ONE_SHARED),
             Wants::Exclusive => Word(self.0 | EXCLUSIVE),
@@ -175,6 +176,7 @@ impl PageWord {
     /// Latches the page if it still has the frame and version that `seen` had; never waits. Shared
     /// not even if others do: [`PageWord::lock_shared`] knows how to give way to them.
     pub(crate) fn try_upgrade(&self, seen: Word, wants: Wants) -> Option<Word> {
+        debug_assert!(!seen.is_absent(), "an absent page cannot be latched");
         loop {
             let word = Word(self.0.load(Ordering::Relaxed));
             let barges = wants == Wants::Shared && word.has_waiters();
@@ -250,8 +252,8 @@ impl PageWord {
     #[inline]
     pub(crate) fn unlock_shared(&self) {
         let before = self.0.fetch_sub(ONE_SHARED, Ordering::Release);
-        debug_assert!(before & LATCH_MASK != 0 && before & LATCH_MASK != EXCLUSIVE);
         let latch = before & LATCH_MASK;
+        debug_assert!(latch != 0 && latch != EXCLUSIVE, "only a reader gives a shared latch back");
         if before & WAITERS != 0 && (latch == ONE_SHARED || latch == MAX_SHARED) {
             self.wake();
         }
@@ -270,7 +272,8 @@ impl PageWord {
 
     fn leave_exclusive(&self, changed: bool, latch: u64) {
         let word = self.0.load(Ordering::Relaxed);
-        debug_assert!(Word(word).is_exclusive(), "only its owner gives the exclusive latch back");
+        assert!(Word(word).is_exclusive(), "only its owner gives the exclusive latch back");
+        debug_assert!(!Word(word).is_absent(), "a latched page is resident");
         // No other thread changes the version now, so one addition sets latch and version at once,
         // and leaves alone the bit that others may be setting.
         let version = word & VERSION_MASK;
@@ -294,7 +297,7 @@ impl PageWord {
     /// Makes an absent page resident in `frame`, exclusively latched. False: it no longer was
     /// absent. `version` is what [`PageWord::evict`] returned for this frame, 0 the first time.
     pub(crate) fn install(&self, frame: u32, version: u32) -> bool {
-        debug_assert!(frame < MAX_FRAMES);
+        assert!(frame < MAX_FRAMES && u64::from(version) <= VERSION_MASK, "each fits its bits");
         let word = (frame as u64 + 1) << FRAME_SHIFT | EXCLUSIVE | version as u64 & VERSION_MASK;
         if !self.exchange(Word(0), Word(word)) {
             return false;
@@ -307,7 +310,8 @@ impl PageWord {
     /// anew), and returns the version that the frame must start from next time.
     pub(crate) fn evict(&self) -> u32 {
         let before = self.0.swap(0, Ordering::Release);
-        debug_assert!(Word(before).is_exclusive(), "a page is evicted by who has it exclusively");
+        assert!(Word(before).is_exclusive(), "a page is evicted by who has it exclusively");
+        debug_assert!(!Word(before).is_absent(), "a latched page is resident");
         if before & WAITERS != 0 {
             unpark_all(self.address());
         }
@@ -319,9 +323,10 @@ impl PageWord {
     /// returned for `to`, 0 the first time. Returns the version that the frame it was in must start
     /// from next time. To be followed by [`PageWord::unlock_exclusive`] with `changed`.
     pub(crate) fn relocate(&self, to: u32, version: u32) -> u32 {
-        debug_assert!(to < MAX_FRAMES);
+        assert!(to < MAX_FRAMES && u64::from(version) <= VERSION_MASK, "each fits its bits");
         let word = self.0.load(Ordering::Relaxed);
-        debug_assert!(Word(word).is_exclusive(), "a page is moved by who has it exclusively");
+        assert!(Word(word).is_exclusive(), "a page is moved by who has it exclusively");
+        assert_ne!(Word(word).latched_frame(), to, "a page moves to another frame");
         // No other thread changes frame and version now, so one addition exchanges both, and leaves
         // alone the bit that others may be setting. Version and frame are the ends of the word: the
         // sum carries nothing from one to the other.

@@ -24,14 +24,13 @@ const FRAME_BYTES: u64 = size_of::<Descriptor>() as u64 + 4;
 impl Pool {
     /// What the pool's memory goes to, frames first.
     pub fn memory(&self) -> Vec<MemoryUse> {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         let touched = frames.highest() as u64;
         let page_size = self.page_size().bytes() as u64;
-        let spaces: Vec<_> = self.all_spaces();
+        let spaces: Vec<_> = self.core.all_spaces();
         let translation = |pages: u64| (pages * 8).next_multiple_of(4096) + 4096;
-        let batch = self.flush_batch_pages() as u64 * page_size;
-        let flusher = self.flusher.try_lock();
-        let buffer = flusher.map_or(batch, |flusher| flusher.buffer_bytes() as u64);
+        let batch = self.core.flush_batch_pages() as u64 * page_size;
+        let buffer = self.flusher.buffer_bytes().map_or(batch, |bytes| bytes as u64);
         vec![
             MemoryUse {
                 name: "frames",
@@ -47,8 +46,8 @@ impl Pool {
             },
             MemoryUse {
                 name: "replacement",
-                bytes: self.replacement().memory_bytes(touched as u32),
-                bound_bytes: Some(self.replacement().memory_bytes(frames.reserved())),
+                bytes: self.core.replacement.memory_bytes(touched as u32),
+                bound_bytes: Some(self.core.replacement.memory_bytes(frames.reserved())),
             },
             MemoryUse {
                 name: "translation",
@@ -83,8 +82,8 @@ mod tests {
 
     use super::*;
     use crate::Lsn;
+    use crate::config::PoolConfig;
     use crate::page::PageSize;
-    use crate::pool::PoolConfig;
     use crate::shrink_throttle::ShrinkUrgency;
     use crate::storage::{SimStorage, Storage};
     use crate::test_files;
@@ -115,7 +114,7 @@ mod tests {
             pool.mark_dirty(&mut page, Lsn(10), Lsn(20));
             drop(page);
             pool.flush_all().unwrap();
-            assert_eq!(pool.flusher.lock().buffer_bytes() as u64, told());
+            assert_eq!(pool.flusher.buffer_bytes().unwrap() as u64, told());
             assert_eq!(told(), batch * PAGE);
         }
     }

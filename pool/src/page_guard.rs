@@ -10,17 +10,26 @@ use std::ops::Deref;
 use crate::latch::{PageWord, Word};
 use crate::page::{self, Lsn, PageId};
 use crate::page_view::{PageView, RacyBytes, Retry};
-use crate::pool::Pool;
+use crate::pool_core::PoolCore;
 use crate::space::Space;
 use crate::sync::Wants;
 
 /// What all guards know of their page.
 #[derive(Clone, Copy)]
 pub(crate) struct PageRef<'a> {
-    pub(crate) pool: &'a Pool,
+    pub(crate) core: &'a PoolCore,
     pub(crate) word: &'a PageWord,
     pub(crate) id: PageId,
     pub(crate) frame: u32,
+}
+
+impl PageRef<'_> {
+    /// Whether the page is in the frame, and the frame names the page: so it is as long as it is
+    /// latched.
+    fn is_latched(&self) -> bool {
+        self.word.load().frame() == Some(self.frame)
+            && self.core.frames.descriptor(self.frame).page() == Some(self.id)
+    }
 }
 
 /// A page that other threads may read too, and that none changes.
@@ -33,9 +42,10 @@ impl<'a> SharedGuard<'a> {
     /// Takes over a shared latch that the caller holds.
     #[inline]
     pub(crate) fn new(place: PageRef<'a>) -> SharedGuard<'a> {
+        debug_assert!(place.is_latched(), "the caller has latched the page");
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
         // SAFETY: the shared latch is held until the guard is dropped.
-        let bytes = unsafe { place.pool.frames().bytes(place.frame) };
+        let bytes = unsafe { place.core.frames.bytes(place.frame) };
         SharedGuard { place, bytes }
     }
 
@@ -80,9 +90,10 @@ impl<'a> ExclusiveGuard<'a> {
     /// Takes over an exclusive latch that the caller holds.
     #[inline]
     pub(crate) fn new(place: PageRef<'a>, changed: bool, fresh: bool) -> ExclusiveGuard<'a> {
+        debug_assert!(place.is_latched() && place.word.load().is_exclusive());
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to write")]
         // SAFETY: the exclusive latch is held until the guard is dropped or downgraded.
-        let bytes = unsafe { place.pool.frames().bytes_mut(place.frame) };
+        let bytes = unsafe { place.core.frames.bytes_mut(place.frame) };
         ExclusiveGuard { place, bytes, changed, fresh }
     }
 
@@ -115,8 +126,8 @@ impl<'a> ExclusiveGuard<'a> {
         self.place.frame
     }
 
-    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
-        std::ptr::eq(self.place.pool, pool)
+    pub(crate) fn is_of(&self, core: &PoolCore) -> bool {
+        std::ptr::eq(self.place.core, core)
     }
 
     pub(crate) fn set_marked(&mut self) {
@@ -137,7 +148,7 @@ impl Drop for ExclusiveGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.fresh {
-            self.place.pool.abandon_new(self.place);
+            self.place.core.abandon_new(self.place.word, self.place.frame);
         } else {
             self.place.word.unlock_exclusive(self.changed);
         }
@@ -157,10 +168,11 @@ impl<'a> OptimisticGuard<'a> {
     /// `seen` is what the word was, not exclusively latched, before any byte is read.
     #[inline]
     pub(crate) fn new(place: PageRef<'a>, seen: Word) -> OptimisticGuard<'a> {
-        let size = place.pool.frames().page_size().bytes();
+        debug_assert!(seen.frame() == Some(place.frame) && !seen.is_exclusive());
+        let size = place.core.frames.page_size().bytes();
         #[expect(unsafe_code, reason = "the module that reads under writers' hands")]
         // SAFETY: frames stay mapped as long as the pool, and are aligned to at least 4096.
-        let bytes = unsafe { RacyBytes::new(place.pool.frames().address(place.frame), size) };
+        let bytes = unsafe { RacyBytes::new(place.core.frames.address(place.frame), size) };
         OptimisticGuard { place, seen, bytes }
     }
 
@@ -238,11 +250,11 @@ debug_as_page!(SharedGuard ExclusiveGuard OptimisticGuard);
 
 /// The word of a page lives in its space.
 pub(crate) fn place<'a>(
-    pool: &'a Pool,
+    core: &'a PoolCore,
     space: &'a Space,
     word: &'a PageWord,
     no: u32,
     frame: u32,
 ) -> PageRef<'a> {
-    PageRef { pool, word, id: PageId::new(space.id(), no), frame }
+    PageRef { core, word, id: PageId::new(space.id(), no), frame }
 }

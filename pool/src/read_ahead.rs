@@ -26,16 +26,21 @@ use tidepool_store::packed::{Merging, PackedFile};
 
 use crate::background_task::catch_panic;
 use crate::error::Result;
+use crate::eviction::{Evictor, NEAR_DEPTH};
 use crate::latch::PageWord;
 use crate::page::{self, PageId, PageType};
-use crate::pool::{NEAR_DEPTH, Pool};
+use crate::pool_core::PoolCore;
 use crate::replacement::Access;
 use crate::space::Space;
-use crate::stats::count;
+use crate::stats::{count, note_prefetched};
 use crate::storage::{AlignedBuf, IoOp};
+use crate::tier::Tier;
 
 /// Requests kept, of queries and of scans; older ones win, being wanted sooner.
 const QUEUE_MAX: usize = 4096;
+
+/// The most page numbers in one prefetch that are looked at.
+const PREFETCH_MAX: usize = 1024;
 
 /// Pages read at once, and for a scan while queries wait for reads.
 const BATCH_PAGES: usize = 64;
@@ -45,10 +50,13 @@ const CONTENDED_PAGES: usize = 8;
 const MERGING: Merging = Merging { gap_max: 64 << 10, len_max: 256 << 10 };
 
 /// A page to be read, and [`Access::Prefetch`] or [`Access::PrefetchForScan`].
-pub(crate) type Wanted = (PageId, Access);
+type Wanted = (PageId, Access);
 
-#[derive(Default)]
+/// See the head of this module.
 pub(crate) struct ReadAhead {
+    core: Arc<PoolCore>,
+    tier: Arc<Tier>,
+    evictor: Arc<Evictor>,
     queues: Mutex<Queues>,
     /// Room for a batch.
     buffer: Mutex<Option<AlignedBuf>>,
@@ -61,8 +69,41 @@ struct Queues {
 }
 
 impl ReadAhead {
+    pub(crate) fn new(core: Arc<PoolCore>, tier: Arc<Tier>, evictor: Arc<Evictor>) -> ReadAhead {
+        ReadAhead { core, tier, evictor, queues: Mutex::default(), buffer: Mutex::new(None) }
+    }
+
+    /// Asks for pages that will be wanted soon, in the background. Those already there, beyond the
+    /// end of the file, or too many are passed over. `access` is how they will be wanted.
+    pub(crate) fn prefetch(&self, space: &Space, pages: &[u32], access: Access) {
+        let end = space.page_count();
+        let absent =
+            |no: u32| space.existing_word(no).is_none_or(|word| word.load().frame().is_none());
+        let access = match access {
+            Access::Scan | Access::PrefetchForScan => Access::PrefetchForScan,
+            Access::Normal | Access::Prefetch => Access::Prefetch,
+        };
+        let wanted: Vec<_> = pages
+            .iter()
+            .take(PREFETCH_MAX)
+            .filter(|&&no| no < end && absent(no))
+            .map(|&no| (PageId::new(space.id(), no), access))
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        note_prefetched(wanted.len());
+        self.request(&wanted);
+        match self.core.background.runs() {
+            true => self.core.background.wake_read_ahead(),
+            false => {
+                self.run_step();
+            }
+        }
+    }
+
     /// Takes requests, all on behalf of a scan or none.
-    pub(crate) fn request(&self, pages: &[Wanted]) {
+    fn request(&self, pages: &[Wanted]) {
         let Some((_, access)) = pages.first() else { return };
         let mut queues = self.queues.lock();
         let queue = match access.is_for_scan() {
@@ -83,7 +124,7 @@ impl ReadAhead {
     }
 }
 
-/// What [`Pool::warm`] did.
+/// What [`Pool::warm`](crate::Pool::warm) did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Pages that came in.
@@ -93,8 +134,9 @@ pub struct Warmed {
     pub tried: usize,
 }
 
-/// A page being read. It is exclusively latched from [`Pool::begin_read`] to [`Pool::finish_read`]
-/// or `abandon`, and this is the only value through which its frame is reached meanwhile.
+/// A page being read. It is exclusively latched from [`ReadAhead::begin_read`] to
+/// [`ReadAhead::finish_read`] or [`PoolCore::abandon`], and this is the only value through which
+/// its frame is reached meanwhile.
 struct Reading {
     id: PageId,
     access: Access,
@@ -110,30 +152,29 @@ impl Reading {
     }
 
     /// The bytes of the page's frame, to be filled.
-    fn bytes<'a>(&'a mut self, pool: &'a Pool) -> &'a mut [u8] {
+    fn bytes<'a>(&'a mut self, core: &'a PoolCore) -> &'a mut [u8] {
         #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
         // SAFETY: the page is exclusively latched on behalf of this value, which is borrowed
         // mutably.
         unsafe {
-            pool.frames().bytes_mut(self.frame)
+            core.frames.bytes_mut(self.frame)
         }
     }
 }
 
-impl Pool {
-    /// Reads the pages that [`Pool::prefetch`] asked for. Returns how many came in.
-    pub fn run_read_ahead_step(&self) -> usize {
+impl ReadAhead {
+    /// Reads the pages that [`ReadAhead::prefetch`] asked for. Returns how many came in.
+    pub(crate) fn run_step(&self) -> usize {
         let mut read = 0;
-        while !self.background.is_stopping() {
+        while !self.core.background.is_stopping() {
             let contended =
-                self.background.runs() && self.scan_throttle.is_contended(Instant::now());
-            let wanted =
-                self.read_ahead.take(if contended { CONTENDED_PAGES } else { BATCH_PAGES });
+                self.core.background.runs() && self.core.scan_throttle.is_contended(Instant::now());
+            let wanted = self.take(if contended { CONTENDED_PAGES } else { BATCH_PAGES });
             let Some((_, access)) = wanted.first() else { break };
             let began = Instant::now();
             read += self.read_batch(&wanted);
             if access.is_for_scan() {
-                self.let_queries_read(|pace, now| pace.rest_after(now - began, now));
+                self.core.let_queries_read(|pace, now| pace.rest_after(now - began, now));
             }
         }
         read
@@ -141,18 +182,23 @@ impl Pool {
 
     /// Whether a page may come in that no query has asked for: not while memory must be given back,
     /// nor into the frames that are kept free.
-    pub fn has_room_to_warm(&self) -> bool {
-        self.frames().debt() == 0 && self.frames().available() > self.reserve()
+    pub(crate) fn has_room_to_warm(&self) -> bool {
+        self.core.frames.debt() == 0 && self.core.frames.available() > self.core.reserve()
     }
 
     /// Reads pages of `space` that were hot before the last restart, and informs the replacement
     /// policy how hot they were. `pages` are their numbers, ascending, and heats. Their images are
     /// read through `buffer`, which is aligned for direct I/O.
     ///
-    /// No page is displaced: it ends when [`Pool::has_room_to_warm`] says no. Passed over, without
-    /// an error, are pages that are resident already, beyond the end of the file, free, never
-    /// written or damaged, and those of a part that can't be read.
-    pub fn warm(&self, space: &Arc<Space>, pages: &[(u32, u8)], buffer: &mut [u8]) -> Warmed {
+    /// No page is displaced: it ends when [`ReadAhead::has_room_to_warm`] says no. Passed over,
+    /// without an error, are pages that are resident already, beyond the end of the file, free,
+    /// never written or damaged, and those of a part that can't be read.
+    pub(crate) fn warm(
+        &self,
+        space: &Arc<Space>,
+        pages: &[(u32, u8)],
+        buffer: &mut [u8],
+    ) -> Warmed {
         let mut warmed = Warmed { pages: 0, tried: pages.len() };
         let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
         let in_file = pages.iter().take_while(|page| page.0 < space.page_count());
@@ -161,7 +207,7 @@ impl Pool {
             if word.load().frame().is_some() {
                 continue;
             }
-            let room = self.has_room_to_warm().then(|| self.frames().take()).flatten();
+            let room = self.has_room_to_warm().then(|| self.core.frames.take()).flatten();
             let Some(frame) = room else {
                 warmed.tried = at;
                 break;
@@ -174,16 +220,16 @@ impl Pool {
         let mut reading: Vec<&mut Reading> = batch.iter_mut().map(|(page, _)| page).collect();
         let arrived = self.read_pages(space.file(), &mut reading, buffer);
         for ((page, heat), arrived) in batch.iter_mut().zip(arrived) {
-            let bytes = page.bytes(self);
+            let bytes = page.bytes(&self.core);
             let is_usable = arrived && page::page_type(bytes) != PageType::FREE;
-            if !is_usable || self.verify(space, page.id.no, page.bytes(self)).is_err() {
-                self.abandon(page.word(), page.frame);
+            if !is_usable || self.core.verify(space, page.id.no, page.bytes(&self.core)).is_err() {
+                self.core.abandon(page.word(), page.frame);
                 continue;
             }
             self.finish_read(page, Some(*heat));
             warmed.pages += 1;
         }
-        self.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
+        self.core.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
         warmed
     }
 
@@ -200,7 +246,7 @@ impl Pool {
         let read = || {
             for page in pages.iter_mut() {
                 let space = page.space.clone();
-                page.was_in_tier = self.read_from_tier(&space, page.id.no, page.bytes(self));
+                page.was_in_tier = self.tier.read(&space, page.id.no, page.bytes(&self.core));
             }
             let mut in_file: Vec<&mut Reading> =
                 pages.iter_mut().map(|page| &mut **page).filter(|page| !page.was_in_tier).collect();
@@ -224,7 +270,7 @@ impl Pool {
         // A hint: who wants the pages reads them again and gets the error.
         let Ok((windows, absent)) = file.windows(&wanted, MERGING) else { return arrived };
         for at in absent {
-            pages[at].bytes(self).fill(0);
+            pages[at].bytes(&self.core).fill(0);
             arrived[at] = true;
         }
         let mut rest = &windows[..];
@@ -241,7 +287,7 @@ impl Pool {
             let read = self.run_reads(ops);
             for ((window, bytes), is_read) in parts.iter().zip(read) {
                 for (at, wanted) in window.pages.iter().enumerate().filter(|_| is_read) {
-                    let page = pages[wanted.index].bytes(self);
+                    let page = pages[wanted.index].bytes(&self.core);
                     arrived[wanted.index] = match file.decode_in(window, bytes, at, page) {
                         Ok(true) => true,
                         // It has another place by now, or is spoilt.
@@ -256,7 +302,7 @@ impl Pool {
             {
                 // It is longer than the buffer.
                 for wanted in &window.pages {
-                    let page = pages[wanted.index].bytes(self);
+                    let page = pages[wanted.index].bytes(&self.core);
                     arrived[wanted.index] = file.read(wanted.space, wanted.no, page).is_ok();
                 }
                 rest = later;
@@ -267,7 +313,8 @@ impl Pool {
 
     /// Which of the reads succeeded; none after a panic.
     fn run_reads(&self, mut ops: Vec<IoOp<'_>>) -> Vec<bool> {
-        let ran = catch_panic("a read of pages", || self.storage.run_batch(&mut ops)).is_some();
+        let ran =
+            catch_panic("a read of pages", || self.core.storage.run_batch(&mut ops)).is_some();
         ops.into_iter().map(|op| ran && op.result.is_ok()).collect()
     }
 
@@ -281,19 +328,19 @@ impl Pool {
         access: Access,
         frame: u32,
     ) -> Result<Option<Reading>> {
-        let is_ours = self.install(space, word, no, frame)?;
+        let is_ours = self.core.install(space, word, no, frame)?;
         let id = PageId::new(space.id(), no);
         Ok(is_ours.then(|| Reading { id, access, frame, space: space.clone(), was_in_tier: false }))
     }
 
     /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an
     /// earlier life, if that is known.
-    fn finish_read(&self, page: &Reading, heat: Option<u8>) {
-        self.replacement().insert(page.frame, page.id, page.access);
+    fn finish_read(&self, page: &mut Reading, heat: Option<u8>) {
+        self.core.assert_readable(page.frame, page.id, page.bytes(&self.core));
+        self.core.admit(page.frame, page.id, page.access);
         if let Some(heat) = heat {
-            self.replacement().warm(page.frame, heat);
+            self.core.replacement.warm(page.frame, heat);
         }
-        count(&self.counters.pages_data);
         page.word().unlock_exclusive(true);
     }
 
@@ -301,12 +348,12 @@ impl Pool {
     fn begin_batch(&self, wanted: &[Wanted]) -> Vec<Reading> {
         let mut batch: Vec<Reading> = Vec::with_capacity(wanted.len());
         for &(id, access) in wanted {
-            let Some(space) = self.space(id.space) else { continue };
+            let Some(space) = self.core.space(id.space) else { continue };
             let Ok(word) = space.word(id.no) else { continue };
             if word.load().frame().is_some() || space.is_closed() {
                 continue;
             }
-            let Some(frame) = self.take_frame_at_once(NEAR_DEPTH) else { break };
+            let Some(frame) = self.evictor.take_frame_at_once(NEAR_DEPTH) else { break };
             let page = self.begin_read(&space, word, id.no, access, frame);
             batch.extend(page.ok().flatten());
         }
@@ -315,20 +362,20 @@ impl Pool {
     }
 
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
-        let mut buffer = self.read_ahead.buffer.lock();
+        let mut buffer = self.buffer.lock();
         let mut batch = self.begin_batch(wanted);
         let (mut came, mut read) = (0, 0);
         for pages in batch.chunk_by_mut(|a, b| a.id.space == b.id.space) {
             let space = pages[0].space.clone();
-            let size = self.page_size().bytes();
+            let size = self.core.page_size().bytes();
             let room = buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size));
             let mut reading: Vec<&mut Reading> = pages.iter_mut().collect();
             let arrived = self.read_pages(space.file(), &mut reading, room);
             for (page, arrived) in pages.iter_mut().zip(arrived) {
                 let no = page.id.no;
-                if !arrived || self.verify(&space, no, page.bytes(self)).is_err() {
-                    count(&self.counters.read_errors);
-                    self.abandon(page.word(), page.frame);
+                if !arrived || self.core.verify(&space, no, page.bytes(&self.core)).is_err() {
+                    count(&self.core.counters.read_errors);
+                    self.core.abandon(page.word(), page.frame);
                     continue;
                 }
                 self.finish_read(page, None);
@@ -336,7 +383,7 @@ impl Pool {
                 read += u64::from(!page.was_in_tier);
             }
         }
-        self.counters.read_ahead.fetch_add(read, Ordering::Relaxed);
+        self.core.counters.read_ahead.fetch_add(read, Ordering::Relaxed);
         came
     }
 }

@@ -27,7 +27,7 @@ impl Pool {
     /// Calls `visit` for every resident page, in the order of the frames. Costs about two cache
     /// misses a page.
     pub fn for_each_resident(&self, mut visit: impl FnMut(ResidentPage)) {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         for frame in 0..frames.highest() {
             let descriptor = frames.descriptor(frame);
             let Some(id) = descriptor.page() else { continue };
@@ -38,7 +38,7 @@ impl Pool {
                 page_type,
                 tree_id,
                 is_dirty: descriptor.is_dirty(),
-                is_hot: self.replacement().is_hot(frame),
+                is_hot: self.core.replacement.is_hot(frame),
             };
             // What was read is this page's only if it was here all the time.
             if descriptor.page() == Some(id) {

@@ -5,7 +5,7 @@
 //!
 //! # Shrinking
 //! The limit is lowered; what the started extents hold beyond it is the *debt*. The background
-//! thread (or the caller of [`Pool::run_resize_step`]) pays it off, a slice of some hundred
+//! thread (or the caller of [`Resize::run_step`]) pays it off, a slice of some hundred
 //! microseconds at a time, in waves. In each wave it
 //! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
 //!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
@@ -51,14 +51,19 @@ mod emptying;
 mod swapped;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
+use crate::config::MIN_FRAMES;
+use crate::eviction::Evictor;
+use crate::flush::Flusher;
 use crate::frames::EXTENT_BYTES;
-use crate::pool::{MIN_FRAMES, Pool};
-use crate::shrink_throttle::{ShrinkThrottle, ShrinkUrgency};
+use crate::pool_core::PoolCore;
+use crate::shrink_throttle::ShrinkUrgency;
+use crate::tier::Tier;
 use swapped::Sweep;
 
 /// What a resize is doing.
@@ -119,23 +124,34 @@ struct Published {
     duration: Duration,
 }
 
-/// The resize under way, if any.
-#[derive(Default)]
+/// See the head of this module.
 pub(crate) struct Resize {
+    core: Arc<PoolCore>,
+    tier: Arc<Tier>,
+    flusher: Arc<Flusher>,
+    evictor: Arc<Evictor>,
     worker: Mutex<Worker>,
     published: Mutex<Published>,
-    longest_wait_us: AtomicU64,
     pages_moved: AtomicU64,
     pages_dropped_from_swap: AtomicU64,
-    pub(crate) throttle: ShrinkThrottle,
 }
 
 impl Resize {
-    /// Somebody waited for a resize, since `began` at the earliest.
-    pub(crate) fn note_wait(&self, began: Instant) {
-        let us = began.elapsed().as_micros() as u64;
-        if us > self.longest_wait_us.load(Ordering::Relaxed) {
-            self.longest_wait_us.fetch_max(us, Ordering::Relaxed);
+    pub(crate) fn new(
+        core: Arc<PoolCore>,
+        tier: Arc<Tier>,
+        flusher: Arc<Flusher>,
+        evictor: Arc<Evictor>,
+    ) -> Resize {
+        Resize {
+            core,
+            tier,
+            flusher,
+            evictor,
+            worker: Mutex::default(),
+            published: Mutex::default(),
+            pages_moved: AtomicU64::new(0),
+            pages_dropped_from_swap: AtomicU64::new(0),
         }
     }
 }
@@ -202,27 +218,27 @@ enum Slice {
     Waiting(String),
 }
 
-impl Pool {
+impl Resize {
     /// Sets the size, rounded down to whole extents of 2 MiB, but at least one, and at most the
     /// address space reserved ([`PoolConfig::max_size_bytes`](crate::PoolConfig::max_size_bytes)).
     /// Returns at once. Growing, frames may be used from now on; shrinking, memory is given back in
-    /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way;
+    /// the background, or by [`Resize::run_step`]. A later call overrides the one under way;
     /// one with the same size changes its urgency, which is nothing to a pool without threads: time
     /// stands still there.
-    pub fn set_size(&self, size_bytes: u64, urgency: ShrinkUrgency) {
-        let frames = self.frames();
+    pub(crate) fn set_size(&self, size_bytes: u64, urgency: ShrinkUrgency) {
+        let frames = &self.core.frames;
         let extent = frames.per_extent();
         let least = (MIN_FRAMES as u32).next_multiple_of(extent);
         let asked = size_bytes / EXTENT_BYTES as u64 * extent as u64;
         let asked = asked.clamp(least as u64, frames.reserved() as u64) as u32;
-        let mut published = self.resize.published.lock();
-        let is_throttled = urgency == ShrinkUrgency::Background && self.background.runs();
-        let was_throttled = self.resize.throttle.set(is_throttled);
+        let mut published = self.published.lock();
+        let is_throttled = urgency == ShrinkUrgency::Background && self.core.background.runs();
+        let was_throttled = self.core.shrink_throttle.set(is_throttled);
         if asked == frames.limit() {
             drop(published);
             if was_throttled && !is_throttled {
-                self.background.wake_resize();
-                self.background.wake_cleaner();
+                self.core.background.wake_resize();
+                self.core.background.wake_cleaner();
             }
             return;
         }
@@ -234,25 +250,25 @@ impl Pool {
         published.started = Some((SystemTime::now(), Instant::now()));
         frames.set_limit(asked);
         drop(published);
-        self.background.wake_resize();
+        self.core.background.wake_resize();
         // There may be too many dirty pages now.
-        self.background.wake_cleaner();
+        self.core.background.wake_cleaner();
     }
 
-    /// How the last [`Pool::set_size`] goes.
-    pub fn resize_status(&self) -> ResizeStatus {
-        let published = self.resize.published.lock();
-        let bytes = |frames: u32| frames as u64 * self.page_size().bytes() as u64;
-        let (limit, started) = (self.frames().limit(), self.frames().started());
+    /// How the last [`Resize::set_size`] goes.
+    pub(crate) fn status(&self) -> ResizeStatus {
+        let published = self.published.lock();
+        let bytes = |frames: u32| frames as u64 * self.core.page_size().bytes() as u64;
+        let (limit, started) = (self.core.frames.limit(), self.core.frames.started());
         ResizeStatus {
             target_bytes: bytes(limit),
             limit_bytes: bytes(limit.max(started)),
-            resident_bytes: self.resident_bytes(),
+            resident_bytes: self.core.resident_bytes(),
             state: published.state.clone(),
-            longest_wait_us: self.resize.longest_wait_us.load(Ordering::Relaxed),
+            longest_wait_us: self.core.resize_wait.longest_us(),
             resizes: published.resizes,
-            pages_moved: self.resize.pages_moved.load(Ordering::Relaxed),
-            pages_dropped_from_swap: self.resize.pages_dropped_from_swap.load(Ordering::Relaxed),
+            pages_moved: self.pages_moved.load(Ordering::Relaxed),
+            pages_dropped_from_swap: self.pages_dropped_from_swap.load(Ordering::Relaxed),
             started_at: published.started.map(|(at, _)| at),
             duration: match (&published.state, published.started) {
                 (ResizeState::Idle, _) | (_, None) => published.duration,
@@ -261,24 +277,18 @@ impl Pool {
         }
     }
 
-    /// Memory that the frames hold: whole extents, from the first use of a frame until they are
-    /// given back.
-    pub fn resident_bytes(&self) -> u64 {
-        self.frames().extents_held() as u64 * EXTENT_BYTES as u64
-    }
-
     /// A slice of the resize under way, of some hundred microseconds if it needs no I/O. True if
     /// there is more to do at once; false if all is done, or nothing can be done now
     /// ([`ResizeState::Stuck`]).
-    pub fn run_resize_step(&self) -> bool {
-        let mut worker = self.resize.worker.lock();
+    pub(crate) fn run_step(&self) -> bool {
+        let mut worker = self.worker.lock();
         worker.worked = false;
-        let slice = self.resize_slice(&mut worker);
-        if self.resize.throttle.ends_at(self.frames().debt()) {
-            self.background.wake_cleaner();
+        let slice = self.slice(&mut worker);
+        if self.core.shrink_throttle.ends_at(self.core.frames.debt()) {
+            self.core.background.wake_cleaner();
         }
-        let mut published = self.resize.published.lock();
-        if worker.limit != Some(self.frames().limit()) {
+        let mut published = self.published.lock();
+        if worker.limit != Some(self.core.frames.limit()) {
             // Overridden meanwhile.
             return true;
         }
@@ -301,7 +311,7 @@ impl Pool {
             }
             Slice::Blocked(why) | Slice::Waiting(why) => {
                 let since = *worker.blocked_since.get_or_insert_with(Instant::now);
-                if !self.background.runs() || since.elapsed() >= STUCK {
+                if !self.core.background.runs() || since.elapsed() >= STUCK {
                     published.state = ResizeState::Stuck { why };
                 }
                 false
@@ -310,16 +320,16 @@ impl Pool {
     }
 
     /// For how long nothing has come of the resize, since it was blocked.
-    pub(crate) fn resize_blocked_for(&self) -> Duration {
-        let blocked_since = self.resize.worker.lock().blocked_since;
+    pub(crate) fn blocked_for(&self) -> Duration {
+        let blocked_since = self.worker.lock().blocked_since;
         blocked_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    fn resize_slice(&self, worker: &mut Worker) -> Slice {
-        let frames = self.frames();
+    fn slice(&self, worker: &mut Worker) -> Slice {
+        let frames = &self.core.frames;
         let limit = frames.limit();
         if worker.limit != Some(limit) {
-            self.fit_replacement();
+            self.tier.fit_replacement();
             *worker = Worker {
                 limit: Some(limit),
                 wave_len: 1,
@@ -328,7 +338,7 @@ impl Pool {
                 ..Worker::default()
             };
         }
-        if self.release_tier_slice() {
+        if self.tier.release_slice() {
             return Slice::More;
         }
         if frames.debt() == 0 {
@@ -362,13 +372,13 @@ impl Pool {
         let (began, waits) = (Instant::now(), self.mutex_waits());
         let result = work();
         if self.mutex_waits() != waits {
-            self.resize.note_wait(began);
+            self.core.resize_wait.note_since(began);
         }
         result
     }
 
     /// How often a thread found a mutex taken of those that a resize takes.
     fn mutex_waits(&self) -> u64 {
-        self.replacement().waits() + self.frames().waits() + self.dirty.waits()
+        self.core.replacement.waits() + self.core.frames.waits() + self.core.dirty.waits()
     }
 }

@@ -31,8 +31,7 @@ use tidepool_store::LogThrottle;
 use tidepool_store::packed::{Usage, Victim};
 
 use crate::error::{Error, Result};
-use crate::page::Lsn;
-use crate::pool::Pool;
+use crate::pool_core::PoolCore;
 use crate::space::Space;
 
 /// What the segments in use may take, as a multiple of the images in them.
@@ -53,9 +52,9 @@ const MAP_SHARE: u64 = 32;
 const MAP_NODES_MIN: usize = 16;
 const NODE_BYTES: u64 = 16 << 10;
 
-/// What the steps need.
-#[derive(Default)]
+/// See the head of this module.
 pub(crate) struct Upkeep {
+    core: Arc<PoolCore>,
     step: Mutex<State>,
     failures: LogThrottle,
     moved_bytes: AtomicU64,
@@ -112,19 +111,32 @@ impl Candidate {
     }
 }
 
-impl Pool {
+impl Upkeep {
+    pub(crate) fn new(core: Arc<PoolCore>) -> Upkeep {
+        Upkeep {
+            core,
+            step: Mutex::default(),
+            failures: LogThrottle::default(),
+            moved_bytes: AtomicU64::new(0),
+            freed_bytes: AtomicU64::new(0),
+            checkpoints: AtomicU64::new(0),
+            closed_read_bytes: AtomicU64::new(0),
+            closed_written_bytes: AtomicU64::new(0),
+        }
+    }
+
     /// What the packed files of the open spaces take.
-    pub fn packed_usage(&self) -> PackedUsage {
+    pub(crate) fn usage(&self) -> PackedUsage {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut sum = PackedUsage {
-            moved_bytes: load(&self.upkeep.moved_bytes),
-            freed_bytes: load(&self.upkeep.freed_bytes),
-            checkpoints: load(&self.upkeep.checkpoints),
-            read_bytes: load(&self.upkeep.closed_read_bytes),
-            written_bytes: load(&self.upkeep.closed_written_bytes),
+            moved_bytes: load(&self.moved_bytes),
+            freed_bytes: load(&self.freed_bytes),
+            checkpoints: load(&self.checkpoints),
+            read_bytes: load(&self.closed_read_bytes),
+            written_bytes: load(&self.closed_written_bytes),
             ..PackedUsage::default()
         };
-        for space in self.kept_spaces() {
+        for space in self.core.kept_spaces() {
             let usage = space.file().usage();
             sum.file_bytes += usage.file_bytes;
             sum.occupied_bytes += usage.occupied_bytes;
@@ -136,50 +148,30 @@ impl Pool {
         sum
     }
 
-    /// The newest durable run of each packed file, by space.
-    pub fn newest_runs(&self) -> Vec<(u32, u64)> {
-        let run = |space: &Arc<Space>| (space.id(), space.file().usage().sequence);
-        self.kept_spaces().iter().map(run).collect()
-    }
-
-    /// The greatest LSN of a page that was made durable in the mirror of each space that has one,
-    /// by space.
-    pub fn newest_mirrored(&self) -> Vec<(u32, Lsn)> {
-        let newest = |space: &Arc<Space>| Some((space.id(), space.mirror()?.newest_lsn()));
-        self.kept_spaces().iter().filter_map(newest).collect()
-    }
-
-    /// The spaces that are open for good.
-    fn kept_spaces(&self) -> Vec<Arc<Space>> {
-        let mut spaces = self.all_spaces();
-        spaces.retain(|space| !space.is_closed());
-        spaces
-    }
-
     /// Does one thing that is due: a checkpoint of a file, or a segment emptied. Returns how long
     /// to rest before the next; `None` if nothing is due.
-    pub fn run_upkeep_step(&self) -> Result<Option<Duration>> {
+    pub(crate) fn run_step(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
-        let mut state = self.upkeep.step.lock();
-        let done = self.upkeep_step(&mut state, began).inspect_err(|error| {
-            if let Some(unsaid) = self.upkeep.failures.is_due(Instant::now()) {
+        let mut state = self.step.lock();
+        let done = self.run_locked(&mut state, began).inspect_err(|error| {
+            if let Some(unsaid) = self.failures.is_due(Instant::now()) {
                 tracing::error!(%error, unsaid, "a data file could not be checkpointed or cleaned");
             }
         });
         drop(state);
         Ok(done?.map(|is_pressing| match is_pressing {
             true => Duration::ZERO,
-            false => self.scan_throttle.rest_after(began.elapsed(), Instant::now()),
+            false => self.core.scan_throttle.rest_after(began.elapsed(), Instant::now()),
         }))
     }
 
     /// Waits until no step uses the space, which is marked as closed; and counts what went through
     /// its file.
-    pub(crate) fn end_upkeep(&self, space: &Space) {
-        let _step = self.upkeep.step.lock();
+    pub(crate) fn end_for(&self, space: &Space) {
+        let _step = self.step.lock();
         let usage = space.file().usage();
-        self.upkeep.closed_read_bytes.fetch_add(usage.read_bytes, Ordering::Relaxed);
-        self.upkeep.closed_written_bytes.fetch_add(usage.written_bytes, Ordering::Relaxed);
+        self.closed_read_bytes.fetch_add(usage.read_bytes, Ordering::Relaxed);
+        self.closed_written_bytes.fetch_add(usage.written_bytes, Ordering::Relaxed);
     }
 
     /// Writes a checkpoint of each packed file that was changed since its last one: so an open need
@@ -187,17 +179,17 @@ impl Pool {
     ///
     /// # Errors
     /// Of the first file that can't be written; the others have their checkpoint.
-    pub fn checkpoint_files(&self) -> Result<()> {
-        let _step = self.upkeep.step.lock();
-        checkpoint_all(&self.kept_spaces())
+    pub(crate) fn checkpoint_files(&self) -> Result<()> {
+        let _step = self.step.lock();
+        checkpoint_all(&self.core.kept_spaces())
     }
 
     /// Whether something was done, and then, whether the next is pressing.
-    fn upkeep_step(&self, state: &mut State, now: Instant) -> Result<Option<bool>> {
-        let spaces = self.kept_spaces();
+    fn run_locked(&self, state: &mut State, now: Instant) -> Result<Option<bool>> {
+        let spaces = self.core.kept_spaces();
         if let Some(space) = spaces.iter().find(|space| space.file().wants_checkpoint()) {
             space.file().checkpoint().map_err(Error::of_file)?;
-            self.upkeep.checkpoints.fetch_add(1, Ordering::Relaxed);
+            self.checkpoints.fetch_add(1, Ordering::Relaxed);
             return Ok(Some(false));
         }
         let (mut occupied, mut live, mut map_bytes) = (0, 0, 0);
@@ -231,7 +223,7 @@ impl Pool {
 
     /// Whether no page was written for a while.
     fn is_at_rest(&self, state: &mut State, now: Instant) -> bool {
-        let written = self.counters.pages_flushed.load(Ordering::Relaxed);
+        let written = self.core.counters.pages_flushed.load(Ordering::Relaxed);
         match state.written {
             Some((before, since)) if before == written => now - since >= REST_AFTER,
             _ => {
@@ -252,14 +244,14 @@ impl Pool {
         let best = victims.min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)));
         let Some((space, victim)) = best else { return Ok(false) };
         let cleaned = space.file().clean(victim).map_err(Error::of_file)?;
-        self.upkeep.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
-        self.upkeep.freed_bytes.fetch_add(cleaned.freed_bytes, Ordering::Relaxed);
+        self.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
+        self.freed_bytes.fetch_add(cleaned.freed_bytes, Ordering::Relaxed);
         Ok(true)
     }
 
     /// Forgets parts of the maps if they take more than their part of the pool, in proportion.
     fn trim_maps(&self, files: &[Candidate], map_bytes: u64) {
-        let pool_bytes = u64::from(self.page_limit()) * self.page_size().bytes() as u64;
+        let pool_bytes = u64::from(self.core.frames.limit()) * self.core.page_size().bytes() as u64;
         let allowed = pool_bytes / MAP_SHARE;
         if map_bytes <= allowed {
             return;

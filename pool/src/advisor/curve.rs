@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crate::access_sampling::{Event, Sample, Touch};
 use crate::error::Result;
-use crate::pool::reserve_of;
+use crate::pool_core::reserve_of;
 use crate::replacement::{Access, ReplacementConfig, Request, Simulation};
 
 /// Frames of a miniature simulation, where costs permit.

@@ -12,6 +12,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,8 +21,9 @@ use self::curve::{Curve, Saved, request_of};
 pub use self::replay::{Comparison, compare};
 use crate::access_sampling::{Event, Sample, now_us};
 use crate::error::Result;
-use crate::pool::Pool;
+use crate::pool_core::PoolCore;
 use crate::replacement::{ReplacementConfig, Request};
+use crate::tier::Tier;
 
 /// The sizes that advice is given for, relative to the present one.
 pub const SIZE_FACTORS: [f64; 9] = [0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0];
@@ -110,8 +112,10 @@ const NEED_REQUESTS: f64 = 1000.0;
 /// The sizes that are looked at are this part of the present one apart.
 const NEED_PARTS: u32 = 64;
 
-/// Behind [`Pool::advice`].
+/// Behind [`Pool::advice`](crate::Pool::advice).
 pub(crate) struct Advisor {
+    core: Arc<PoolCore>,
+    tier: Arc<Tier>,
     state: Mutex<State>,
 }
 
@@ -127,21 +131,24 @@ struct State {
 }
 
 impl Advisor {
-    pub(crate) fn new(config: &ReplacementConfig, frames: u32, now_us: u64) -> Result<Advisor> {
+    /// Begins to have accesses sampled.
+    pub(crate) fn new(
+        core: Arc<PoolCore>,
+        tier: Arc<Tier>,
+        config: &ReplacementConfig,
+    ) -> Result<Advisor> {
         let state = State {
-            curve: Curve::new(config, frames)?,
+            curve: Curve::new(config, core.frames.limit())?,
             requests: 0,
-            at_us: now_us,
+            at_us: now_us(&core.clock),
             wants_more: false,
             enabled: true,
             events: Vec::new(),
             sampled: Vec::new(),
         };
-        Ok(Advisor { state: Mutex::new(state) })
-    }
-
-    pub(crate) fn sample(&self) -> Sample {
-        self.state.lock().curve.sample()
+        core.samplers.advisor.set_sample(state.curve.sample());
+        core.samplers.set_bound();
+        Ok(Advisor { core, tier, state: Mutex::new(state) })
     }
 
     pub(crate) fn configure(&self, config: &ReplacementConfig) {
@@ -151,39 +158,37 @@ impl Advisor {
     }
 }
 
-impl Pool {
-    /// Takes in what was sampled since the last time: for a pool without background threads.
-    pub fn run_advisor_step(&self) {
-        self.run_recorder_step();
-        if let Err(error) = self.advise() {
-            tracing::error!(%error, "the advisor is stuck");
-        }
-        self.split();
-    }
-
+impl Advisor {
     /// Calls `each` with the miss ratio by number of frames, how much time that was observed for,
     /// and the requests a second. `None` while there is no evidence.
     pub(crate) fn with_curve<T>(
         &self,
         each: impl FnOnce(&dyn Fn(f64) -> f64, Duration, f64) -> Option<T>,
     ) -> Option<T> {
-        let state = self.advisor.state.lock();
+        let state = self.state.lock();
         let curve = &state.curve;
         curve.miss_ratio(1.0)?;
         let miss_ratio = |frames: f64| curve.miss_ratio(frames).unwrap_or(0.0);
         each(&miss_ratio, curve.window().1, curve.requests_per_second())
     }
 
+    /// Takes in what was sampled since the last time.
+    pub(crate) fn run_step(&self) {
+        if let Err(error) = self.advise() {
+            tracing::error!(%error, "the advisor is stuck");
+        }
+    }
+
     fn advise(&self) -> Result<()> {
-        let reach_factor = self.reach_factor();
-        let mut state = self.advisor.state.lock();
+        let reach_factor = self.tier.reach_factor();
+        let mut state = self.state.lock();
         let state = &mut *state;
         if !state.enabled {
             return Ok(());
         }
         state.events.clear();
-        let drained = self.samplers.advisor.drain(&mut state.events);
-        let (requests, now) = (self.counters.read_requests.sum(), now_us(&self.clock));
+        let drained = self.core.samplers.advisor.drain(&mut state.events);
+        let (requests, now) = (self.core.counters.read_requests.sum(), now_us(&self.core.clock));
         let (asked, elapsed_us) = (requests - state.requests, now.saturating_sub(state.at_us));
         if asked == 0 && state.events.is_empty() && elapsed_us < 1_000_000 {
             return Ok(());
@@ -193,23 +198,23 @@ impl Pool {
         state.curve.drop_certain_hits(&mut state.events);
         // The policy needs no more pages than its shadows have frames, or few more.
         let heard_of = (1.0 / state.curve.sample().rate()).round().max(1.0) as u32;
-        let enough = (self.frames().limit() / SHADOW_FRAMES).max(1).next_power_of_two();
+        let enough = (self.core.frames.limit() / SHADOW_FRAMES).max(1).next_power_of_two();
         let pages_per_sample = heard_of.max(enough);
         let sample = Sample::of_rate(1.0 / f64::from(pages_per_sample));
         state.sampled.clear();
         let sampled = state.events.iter().filter(|event| sample.holds(event.page));
         state.sampled.extend(sampled.map(request_of));
-        self.replacement().observe(&state.sampled, pages_per_sample);
+        self.core.replacement.observe(&state.sampled, pages_per_sample);
 
-        state.curve.set_present(self.frames().limit())?;
+        state.curve.set_present(self.core.frames.limit())?;
         state.curve.set_reach(reach_factor);
         state.curve.observe(&state.events);
         let dropped =
             drained.dropped as f64 / (drained.dropped + drained.events as u64).max(1) as f64;
         state.curve.account(asked, dropped, elapsed_us as f64 / 1e6)?;
-        if state.curve.sample() != self.samplers.advisor.sample() {
-            self.samplers.advisor.set_sample(state.curve.sample());
-            self.samplers.set_bound();
+        if state.curve.sample() != self.core.samplers.advisor.sample() {
+            self.core.samplers.advisor.set_sample(state.curve.sample());
+            self.core.samplers.set_bound();
         }
         self.note_wish(state);
         Ok(())
@@ -225,43 +230,44 @@ impl Pool {
 
     /// Turns the advisor on (as it is at first) or off. Off, it forgets what it knew; accesses cost
     /// nothing, the replacement policy learns no more, and a full pool always wants more.
-    pub fn set_advice(&self, enabled: bool) -> Result<()> {
-        let mut state = self.advisor.state.lock();
+    pub(crate) fn set_enabled(&self, enabled: bool) -> Result<()> {
+        let mut state = self.state.lock();
         if state.enabled == enabled {
             return Ok(());
         }
-        state.curve = Curve::new(&state.curve.config(), self.frames().limit())?;
+        state.curve = Curve::new(&state.curve.config(), self.core.frames.limit())?;
         state.enabled = enabled;
         state.wants_more = false;
-        self.samplers.advisor.drain(&mut Vec::new());
-        (state.requests, state.at_us) = (self.counters.read_requests.sum(), now_us(&self.clock));
+        self.core.samplers.advisor.drain(&mut Vec::new());
+        (state.requests, state.at_us) =
+            (self.core.counters.read_requests.sum(), now_us(&self.core.clock));
         let sample = if enabled { state.curve.sample() } else { Sample::NONE };
-        self.samplers.advisor.set_sample(sample);
-        self.samplers.set_bound();
+        self.core.samplers.advisor.set_sample(sample);
+        self.core.samplers.set_bound();
         Ok(())
     }
 
     fn is_full(&self) -> bool {
-        self.frames().available() <= 2 * self.reserve()
+        self.core.frames.available() <= 2 * self.core.reserve()
     }
 
     /// Whether a larger pool would save reads worth having: [`Advice::wants_more`] alone.
-    pub fn wants_more(&self) -> bool {
-        let state = self.advisor.state.lock();
+    pub(crate) fn wants_more(&self) -> bool {
+        let state = self.state.lock();
         if state.enabled { state.wants_more } else { self.is_full() }
     }
 
     /// What other sizes of the pool would bring.
-    pub fn advice(&self) -> Advice {
-        let reach_factor = self.reach_factor();
-        let state = self.advisor.state.lock();
-        let (curve, frames) = (&state.curve, self.frames().limit() as f64);
+    pub(crate) fn advice(&self) -> Advice {
+        let reach_factor = self.tier.reach_factor();
+        let state = self.state.lock();
+        let (curve, frames) = (&state.curve, self.core.frames.limit() as f64);
         let requests_per_second = curve.requests_per_second();
         let row = |&size_factor: &f64| {
             let reach = frames * size_factor * reach_factor;
             let miss_ratio = curve.miss_ratio(reach).unwrap_or(0.0);
             AdviceRow {
-                size_bytes: (frames * size_factor) as u64 * self.page_size().bytes() as u64,
+                size_bytes: (frames * size_factor) as u64 * self.core.page_size().bytes() as u64,
                 size_factor,
                 hit_ratio: 1.0 - miss_ratio,
                 reads_per_second: miss_ratio * requests_per_second,
@@ -279,9 +285,9 @@ impl Pool {
 
     /// How small the pool could be, if there is evidence. No less than a quarter of the limit: the
     /// curve reaches no further.
-    pub fn need(&self) -> Option<Need> {
-        let reach_factor = self.reach_factor();
-        let state = self.advisor.state.lock();
+    pub(crate) fn need(&self) -> Option<Need> {
+        let reach_factor = self.tier.reach_factor();
+        let state = self.state.lock();
         let curve = &state.curve;
         let (window, observed) = curve.window();
         let requests_per_second = curve.requests_per_second();
@@ -289,9 +295,9 @@ impl Pool {
         if !state.enabled || observed < NEED_EVIDENCE || requests < NEED_REQUESTS {
             return None;
         }
-        let page_bytes = self.page_size().bytes() as u64;
-        let limit = f64::from(self.frames().limit());
-        let held = limit.min((self.resident_bytes() / page_bytes) as f64);
+        let page_bytes = self.core.page_size().bytes() as u64;
+        let limit = f64::from(self.core.frames.limit());
+        let held = limit.min((self.core.resident_bytes() / page_bytes) as f64);
         let reads_at = |frames: f64| curve.reads_lately(frames * reach_factor);
         let reads_per_second = reads_at(held)?;
         let affordable = (reads_per_second * COST_SHARE).max(COST_PER_SECOND);
@@ -304,10 +310,5 @@ impl Pool {
         let (frames, extra_reads_per_second) = fits.unwrap_or((held, 0.0));
         let size_bytes = frames as u64 * page_bytes;
         Some(Need { size_bytes, extra_reads_per_second, reads_per_second })
-    }
-
-    /// Memory that hearing of accesses takes, beyond the pool's frames.
-    pub fn tap_memory_bytes(&self) -> u64 {
-        self.samplers.memory_bytes()
     }
 }

@@ -8,7 +8,7 @@
 //! The copies become images, and each file gets those of its pages as one run (`packed`). Pages
 //! that have a second copy are then written to their mirror (`mirrors`).
 //!
-//! One batch at a time: the flusher's mutex covers all of that.
+//! One batch at a time: the state's mutex covers all of that.
 //!
 //! # When it fails
 //! - The redo log: nothing was written; all stay dirty.
@@ -29,16 +29,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::Cause;
+use super::{Cause, Flusher};
 use crate::error::{Error, Result};
 use crate::page::{self, Lsn, PageDefect, PageId, PageSize};
-use crate::pool::Pool;
+use crate::pool_core::PoolCore;
 use crate::space::Space;
 use crate::storage::{AlignedBuf, StorageOp};
 use crate::sync::Wants;
 
 /// What a write-out needs, one at a time.
-pub(crate) struct Flusher {
+pub(crate) struct BatchState {
     page_size: PageSize,
     batch_pages: usize,
     /// The copies; made when first needed, and as large as the pool's size asks for.
@@ -49,9 +49,15 @@ pub(crate) struct Flusher {
     failed: Option<Error>,
 }
 
-impl Flusher {
-    pub(crate) fn new(page_size: PageSize, batch_pages: usize) -> Flusher {
-        Flusher { page_size, batch_pages, buffer: None, unwritten: BTreeSet::new(), failed: None }
+impl BatchState {
+    pub(crate) fn new(page_size: PageSize, batch_pages: usize) -> BatchState {
+        BatchState {
+            page_size,
+            batch_pages,
+            buffer: None,
+            unwritten: BTreeSet::new(),
+            failed: None,
+        }
     }
 
     /// From now on nothing is written. The first reason stays.
@@ -72,6 +78,7 @@ impl Flusher {
     /// The buffer, for `copies` at once where mostly `usual_batch` are written. One that is larger
     /// than that was of a larger pool, and is given back.
     fn take_buffer(&mut self, copies: usize, usual_batch: usize) -> AlignedBuf {
+        assert!(copies <= self.batch_pages, "a batch has {} pages at most", self.batch_pages);
         let bytes = usual_batch.max(copies) * self.page_size.bytes();
         match self.buffer.take() {
             Some(buffer) if buffer.len() == bytes => buffer,
@@ -101,7 +108,7 @@ pub(super) struct Copied {
 /// The pages in flight. No other thread can write, move or evict them until each is completed: by
 /// [`Batch::complete`], or as not written when this is dropped, be it by a panic.
 struct Batch<'a> {
-    pool: &'a Pool,
+    core: &'a PoolCore,
     pages: Vec<Copied>,
 }
 
@@ -109,7 +116,7 @@ impl Batch<'_> {
     /// Each page of the batch is clean now, or as dirty as before.
     fn complete(mut self, mut is_written: impl FnMut(usize) -> bool) {
         for (i, page) in std::mem::take(&mut self.pages).into_iter().enumerate() {
-            self.pool.dirty.complete(self.pool.frames(), page.frame, is_written(i));
+            self.core.dirty.complete(&self.core.frames, page.frame, is_written(i));
         }
     }
 }
@@ -117,50 +124,50 @@ impl Batch<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         for page in &self.pages {
-            self.pool.dirty.complete(self.pool.frames(), page.frame, false);
+            self.core.dirty.complete(&self.core.frames, page.frame, false);
         }
         if !self.pages.is_empty() {
-            self.pool.counters.write_errors.fetch_add(self.pages.len() as u64, Ordering::Relaxed);
+            self.core.counters.write_errors.fetch_add(self.pages.len() as u64, Ordering::Relaxed);
         }
     }
 }
 
-impl Pool {
+impl Flusher {
     /// Writes those pages in `frames` that are dirty and can be latched, a batch at most; returns
     /// how many are clean now. See the head of this module.
     pub(super) fn flush_batch(
         &self,
-        flusher: &mut Flusher,
+        state: &mut BatchState,
         frames: &[u32],
         cause: Cause,
     ) -> Result<usize> {
-        if let Some(error) = &flusher.failed {
+        if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let errors = || self.counters.write_errors.load(Ordering::Relaxed);
+        let errors = || self.core.counters.write_errors.load(Ordering::Relaxed);
         let errors_before = errors();
-        let mut chosen: Vec<u32> = frames.iter().copied().take(flusher.batch_pages).collect();
-        // By file, and in the order of its pages. The keys are cached: a shrink moves pages from
-        // frame to frame meanwhile, and a sort whose keys change may panic.
-        chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
-        let mut buffer = flusher.take_buffer(chosen.len(), self.flush_batch_pages());
-        let mut batch = Batch { pool: self, pages: Vec::with_capacity(chosen.len()) };
+        let chosen: Vec<u32> = frames.iter().copied().take(state.batch_pages).collect();
+        let mut buffer = state.take_buffer(chosen.len(), self.core.flush_batch_pages());
+        let mut batch = Batch { core: &self.core, pages: Vec::with_capacity(chosen.len()) };
         for frame in chosen {
             // Those that cannot be latched take no place.
             let slot = batch.pages.len();
             batch.pages.extend(self.copy_dirty(
                 frame,
                 slot,
-                &mut buffer[slot_range(flusher.page_size, slot)],
+                &mut buffer[slot_range(state.page_size, slot)],
             ));
         }
-        let result = self.write_batch(flusher, &mut buffer, batch, cause);
-        flusher.buffer = Some(buffer);
+        // By file, and in the order of its pages. Not before they are copied: a shrink moves pages
+        // from frame to frame meanwhile.
+        batch.pages.sort_unstable_by_key(|page| page.id);
+        let result = self.write_batch(state, &mut buffer, batch, cause);
+        state.buffer = Some(buffer);
         self.keep_up();
         match &result {
             Err(error) => self.note_write_error(error.clone()),
             // Else a thread that starves for another reason, days later, would report this error.
-            Ok(1..) if errors() == errors_before && flusher.unwritten.is_empty() => {
+            Ok(1..) if errors() == errors_before && state.unwritten.is_empty() => {
                 *self.last_write_error.lock() = None;
             }
             Ok(_) => {}
@@ -170,11 +177,11 @@ impl Pool {
 
     /// Has packed files kept short: by the thread that does so, or here if there is none.
     fn keep_up(&self) {
-        if self.background.runs() {
-            self.background.wake_upkeep();
+        if self.core.background.runs() {
+            self.core.background.wake_upkeep();
         } else {
             // Said where it happened; the files are as before.
-            let _ = self.run_upkeep_step();
+            let _ = self.upkeep.run_step();
         }
     }
 
@@ -189,18 +196,19 @@ impl Pool {
 
     /// Copies the page in `frame` and notes it in flight, if it is dirty and can be latched.
     fn copy_dirty(&self, frame: u32, slot: usize, bytes: &mut [u8]) -> Option<Copied> {
-        let id = self.frames().descriptor(frame).page()?;
-        let space = self.space(id.space)?;
+        let id = self.core.frames.descriptor(frame).page()?;
+        let space = self.core.space(id.space)?;
         if space.is_discarded() {
             return None;
         }
         let word = space.existing_word(id.no)?;
         let latched = word.try_lock(Wants::Shared).ok()?;
-        let ours = latched.latched_frame() == frame && self.dirty.begin(self.frames(), frame);
+        let ours =
+            latched.latched_frame() == frame && self.core.dirty.begin(&self.core.frames, frame);
         if ours {
             #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
             // SAFETY: the page in the frame is latched shared until below.
-            bytes.copy_from_slice(unsafe { self.frames().bytes(frame) });
+            bytes.copy_from_slice(unsafe { self.core.frames.bytes(frame) });
         }
         word.unlock_shared();
         let found = page::page_id(bytes);
@@ -210,9 +218,14 @@ impl Pool {
             let why = PageDefect::Misplaced { found }.to_string();
             let file = space.name().to_owned();
             self.note_write_error(Error::Corrupt { file, page: id, why });
-            self.dirty.complete(self.frames(), frame, false);
-            self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+            self.core.dirty.complete(&self.core.frames, frame, false);
+            self.core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             return None;
+        }
+        if ours {
+            let started = self.core.dirty.flushing_lsn(&self.core.frames, frame);
+            let lsn = page::page_lsn(bytes);
+            assert!(started <= lsn, "page {id} has LSN {lsn}, but a change of {started} marked it");
         }
         ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })
     }
@@ -220,7 +233,7 @@ impl Pool {
     /// Writes the copies.
     fn write_batch(
         &self,
-        flusher: &mut Flusher,
+        state: &mut BatchState,
         buffer: &mut AlignedBuf,
         batch: Batch<'_>,
         cause: Cause,
@@ -229,39 +242,40 @@ impl Pool {
         if pages.is_empty() {
             return Ok(0);
         }
-        self.prepare_batch(flusher.page_size, buffer, pages)?;
+        self.prepare_batch(state.page_size, buffer, pages)?;
 
-        let mut results = self.write_packed(flusher.page_size, buffer, pages, cause);
+        let mut results = self.write_packed(state.page_size, buffer, pages, cause);
+        assert_eq!(results.len(), pages.len(), "each page has its outcome");
         let mut failed_sync = results.iter().find_map(|result| match result {
             Err(Error::Storage(error)) if error.op == StorageOp::Sync => {
                 Some(Error::Storage(error.clone()))
             }
             _ => None,
         });
-        if let Err(error) = self.write_mirrors(flusher.page_size, buffer, pages, &mut results) {
+        if let Err(error) = self.write_mirrors(state.page_size, buffer, pages, &mut results) {
             failed_sync.get_or_insert(error);
         }
         for (page, result) in pages.iter().zip(&results) {
             match result {
-                Ok(()) => flusher.unwritten.remove(&page.id),
-                Err(_) => flusher.unwritten.insert(page.id),
+                Ok(()) => state.unwritten.remove(&page.id),
+                Err(_) => state.unwritten.insert(page.id),
             };
         }
         batch.complete(|i| results[i].is_ok());
         let written = results.iter().filter(|result| result.is_ok()).count();
         let failed = (results.len() - written) as u64;
-        self.counters.write_errors.fetch_add(failed, Ordering::Relaxed);
+        self.core.counters.write_errors.fetch_add(failed, Ordering::Relaxed);
         let failure = results.into_iter().find_map(Result::err);
-        self.counters.pages_flushed.fetch_add(written as u64, Ordering::Relaxed);
+        self.core.counters.pages_flushed.fetch_add(written as u64, Ordering::Relaxed);
         if cause == Cause::Eviction {
-            self.counters.pages_flushed_lru.fetch_add(written as u64, Ordering::Relaxed);
+            self.core.counters.pages_flushed_lru.fetch_add(written as u64, Ordering::Relaxed);
         }
         if let Some(error) = failed_sync {
             tracing::error!(%error, "a data file could not be synced; no page is written any more");
-            if let Some(log) = self.write_ahead.read().clone() {
+            if let Some(log) = self.core.write_ahead() {
                 log.storage_failed(&error);
             }
-            flusher.failed = Some(error);
+            state.failed = Some(error);
         }
         failure.map_or(Ok(written), Err)
     }
@@ -274,20 +288,11 @@ impl Pool {
         batch: &[Copied],
     ) -> Result<()> {
         let newest = batch.iter().map(|page| page.lsn).max().unwrap_or(Lsn::ZERO);
-        self.ensure_durable(newest)?;
+        self.core.ensure_durable(newest)?;
         for page in batch {
-            page::stamp_checksum(&mut buffer[slot_range(page_size, page.slot)]);
-        }
-        Ok(())
-    }
-
-    /// The write-ahead rule: no page before its redo.
-    fn ensure_durable(&self, lsn: Lsn) -> Result<()> {
-        let log = self.write_ahead.read().clone();
-        let Some(log) = log else { return Ok(()) };
-        log.ensure_durable(lsn).map_err(|source| Error::WriteAhead { lsn, source })?;
-        if let Some(durable) = log.durable_lsn() {
-            assert!(durable >= lsn, "redo is durable up to {durable}, but a page has LSN {lsn}");
+            let copy = &mut buffer[slot_range(page_size, page.slot)];
+            page::stamp_checksum(copy);
+            self.core.assert_writable(page.id, page.lsn, copy);
         }
         Ok(())
     }

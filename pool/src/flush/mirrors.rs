@@ -6,18 +6,18 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::Flusher;
 use super::batch::{Copied, slot_range};
 use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::mirror::Mirror;
-use crate::page::PageSize;
-use crate::pool::Pool;
+use crate::page::{self, PageSize};
 use crate::storage::IoOp;
 
 const WRITE: &str = "a write of second copies";
 const SYNC: &str = "a sync of a mirror";
 
-impl Pool {
+impl Flusher {
     /// Writes those of the copies that were written to their files, and have a place in a mirror,
     /// to that too, and syncs the mirrors. `results` say of each page how its own write went, and
     /// afterwards, how both did.
@@ -37,13 +37,14 @@ impl Pool {
             let page = &pages[at];
             let place = page.space.mirror().and_then(|mirror| mirror.place_of(page.id.no));
             let Some((file, offset)) = place else { continue };
+            debug_assert!(page::verify(&buffer[slot_range(page_size, page.slot)], page.id).is_ok());
             mirrored.push(at);
             ops.push(IoOp::write(file, &buffer[slot_range(page_size, page.slot)], offset));
         }
         if ops.is_empty() {
             return Ok(());
         }
-        let ran = catch_panic(WRITE, || self.storage.run_batch(&mut ops)).is_some();
+        let ran = catch_panic(WRITE, || self.core.storage.run_batch(&mut ops)).is_some();
         let mut mirrors: BTreeMap<u32, &Mirror> = BTreeMap::new();
         for (&at, op) in mirrored.iter().zip(ops) {
             match op.result {
@@ -55,6 +56,7 @@ impl Pool {
                 Err(error) => results[at] = Err(error.into()),
             }
         }
+        assert!(mirrored.len() <= pages.len(), "a page has one second copy");
         let mut outcome = Ok(());
         for (space, mirror) in mirrors {
             // After a panic it is not known whether the file was synced, and a second sync might
@@ -71,7 +73,7 @@ impl Pool {
             outcome = outcome.and(synced);
         }
         let written = mirrored.iter().filter(|at| results[**at].is_ok()).count() as u64;
-        self.counters.mirror_pages_written.fetch_add(written, Ordering::Relaxed);
+        self.core.counters.mirror_pages_written.fetch_add(written, Ordering::Relaxed);
         outcome
     }
 }

@@ -4,18 +4,16 @@
 
 use tidepool_store::packed::{self, Image, PackedFile, Prepared, Stream, Threads};
 
-use super::Cause;
 use super::batch::{Copied, slot_range};
+use super::{Cause, Flusher};
 use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
-use crate::page::{PageId, PageSize};
-use crate::page_compression::PageCompression;
-use crate::pool::Pool;
+use crate::page::PageSize;
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::tier::Origin;
 
-impl Pool {
+impl Flusher {
     /// Writes copies of pages, sorted by file, and syncs the files. Says of each page how that
     /// went: the pages of a file share its fate.
     pub(super) fn write_packed(
@@ -30,7 +28,7 @@ impl Pool {
             let images: Vec<Image> = pages
                 .iter()
                 .map(|page| {
-                    self.image_in(
+                    self.core.image_in(
                         &page.space,
                         page.id.no,
                         &buffer[slot_range(page_size, page.slot)],
@@ -53,16 +51,16 @@ impl Pool {
         outcomes: &[Result<()>],
         cause: Cause,
     ) {
-        let is_kept = cause == Cause::Eviction && self.keeps_images_of(Access::Normal);
+        let is_kept = cause == Cause::Eviction && self.tier.keeps_images_of(Access::Normal);
         for ((page, image), outcome) in pages.iter().zip(images).zip(outcomes) {
             match outcome {
                 Ok(()) if is_kept => {
                     let key = page.space.tier_key(page.id.no);
-                    self.keep_image(key, image.codec, &image.bytes, Origin::Written);
+                    self.tier.keep(key, image.codec, &image.bytes, Origin::Written);
                 }
                 Ok(()) => {
-                    self.note_image(&image.bytes);
-                    self.forget_image(&page.space, page.id.no);
+                    self.tier.note_image(&image.bytes);
+                    self.tier.forget(&page.space, page.id.no);
                 }
                 Err(_) => {}
             }
@@ -74,27 +72,18 @@ impl Pool {
         if space.file().access() == packed::Access::ReadOnly {
             return Ok(());
         }
-        self.forget_image(space, no);
-        let image = self.image_in(space, no, bytes);
+        self.tier.forget(space, no);
+        let image = self.core.image_in(space, no, bytes);
         space.file().write(Stream::Flushed, &[image]).map_err(Error::of_file)
-    }
-
-    /// The image of a page for the file of its space.
-    fn image_in(&self, space: &Space, no: u32, bytes: &[u8]) -> Image {
-        let compression = match space.compression() {
-            PageCompression::Auto => self.page_compression(),
-            chosen => chosen,
-        };
-        encode(compression, PageId::new(space.id(), no), bytes)
-    }
-
-    /// The image of a page, as files without a setting are written now.
-    pub(crate) fn image_of(&self, page: PageId, bytes: &[u8]) -> Image {
-        encode(self.page_compression(), page, bytes)
     }
 
     /// Appends the images of the pages to their files.
     fn append(&self, pages: &[Copied], images: &[Image]) -> Vec<Result<()>> {
+        assert_eq!(pages.len(), images.len(), "each page has its image");
+        assert!(
+            pages.is_sorted_by(|a, b| a.id < b.id),
+            "the pages of a file are together, each once: a file is prepared once at a time"
+        );
         let (mut outcomes, mut batches) = (Vec::new(), Vec::new());
         let mut rest = images;
         for group in pages.chunk_by(|a, b| a.id.space == b.id.space) {
@@ -108,24 +97,19 @@ impl Pool {
                 Err(error) => outcomes.push((group.len(), Err(error))),
             }
         }
-        let threads = match self.background.runs() {
+        let threads = match self.core.background.runs() {
             true => Threads::SideBySide,
             false => Threads::Caller,
         };
-        let mut written = packed::write_all(&*self.storage, batches, threads).into_iter();
+        let mut written = packed::write_all(&*self.core.storage, batches, threads).into_iter();
         for (_, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
             let result = written.next().expect("an outcome for each batch");
             *outcome = result.map_err(Error::of_file);
         }
+        assert!(written.next().is_none(), "an outcome is of a batch");
         let of_pages = outcomes.into_iter();
         of_pages.flat_map(|(pages, outcome)| std::iter::repeat_n(outcome, pages)).collect()
     }
-}
-
-fn encode(compression: PageCompression, page: PageId, bytes: &[u8]) -> Image {
-    let mut image = Vec::new();
-    let codec = compression.codec().encode(bytes, &mut image);
-    Image::plain((page.space, page.no), codec, image)
 }
 
 /// A batch for one file. On a full disk, room is made in the file itself.

@@ -157,6 +157,16 @@ impl Frames {
             && !self.is_refused()
     }
 
+    /// Takes an extent into use ahead of need, if few frames are free and there is room for it.
+    /// Memory that the kernel refused is asked for again. False: there is nothing to do.
+    pub(crate) fn grow_ahead(&self) -> bool {
+        self.forget_refusal();
+        self.wants_extent() && self.start_extent().unwrap_or_else(|error| {
+            tracing::warn!(%error, "2 MiB prepared for the buffer pool could not be given back");
+            false
+        })
+    }
+
     /// Starts an extent whose memory the kernel has backed already, with a huge page if it can.
     /// False if there is no room for one. Only one thread at a time calls this.
     ///

@@ -42,6 +42,11 @@ impl Descriptor {
         self.page.store(id.map_or(0, |id| id.to_u64() + 1), Ordering::Release);
     }
 
+    /// Whether the frame holds neither a page nor images of the compressed tier.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.page().is_none() && !self.is_dirty() && self.tier_shard().is_none()
+    }
+
     /// The shard of the compressed tier whose images the frame holds.
     pub(crate) fn tier_shard(&self) -> Option<u32> {
         self.tier_shard.load(Ordering::Acquire).checked_sub(1)

@@ -224,7 +224,13 @@ impl Extents {
         }
         let number = *self.with_free.last()?;
         let extent = &mut self.extents[number as usize];
+        debug_assert!(extent.state == ExtentState::Open && extent.free > 0, "it has a free frame");
         let frame = extent.top - 1;
+        debug_assert_eq!(
+            frame / self.frames_per_extent,
+            number,
+            "the stack has the extent's frames"
+        );
         extent.top = self.below[frame as usize];
         extent.free -= 1;
         self.free -= 1;
@@ -238,7 +244,11 @@ impl Extents {
     pub(crate) fn give(&mut self, frame: u32) -> bool {
         let number = self.extent_of(frame);
         let extent = &mut self.extents[number as usize];
-        debug_assert!(matches!(extent.state, ExtentState::Open | ExtentState::Draining));
+        debug_assert!(
+            matches!(extent.state, ExtentState::Open | ExtentState::Draining),
+            "a frame is given back to an extent in use, not to one that is {:?}",
+            extent.state
+        );
         debug_assert!(extent.free < extent.started, "a frame is given back once");
         self.below[frame as usize] = extent.top;
         extent.top = frame + 1;
@@ -301,7 +311,7 @@ impl Extents {
     /// Starts the frames of the extent that are not started yet, `room` at most.
     fn open(&mut self, number: u32, room: u32) {
         let extent = &mut self.extents[number as usize];
-        debug_assert_eq!((extent.free, extent.top), (0, 0));
+        assert_eq!((extent.free, extent.top), (0, 0), "an extent has no free frames to be lost");
         self.held += u32::from(extent.started == 0);
         let count = room.min(self.frames_per_extent - extent.started as u32);
         let first = number * self.frames_per_extent + extent.started as u32;
@@ -330,7 +340,9 @@ impl Extents {
             return None;
         }
         let number = self.next_vacant()?;
-        self.extents[number as usize].state = ExtentState::Starting;
+        let extent = &mut self.extents[number as usize];
+        assert_eq!((extent.state, extent.started), (ExtentState::Vacant, 0));
+        extent.state = ExtentState::Starting;
         Some(number)
     }
 
@@ -368,6 +380,7 @@ impl Extents {
         }
         self.free -= extent.free as u32;
         let position = extent.position as usize;
+        assert_eq!(self.with_free[position], number, "an extent has its own position");
         self.with_free.swap_remove(position);
         if let Some(&moved) = self.with_free.get(position) {
             self.extents[moved as usize].position = position as u32;
@@ -379,7 +392,9 @@ impl Extents {
     pub(crate) fn reopen(&mut self, number: u32) {
         let extent = &mut self.extents[number as usize];
         match extent.state {
-            ExtentState::Draining => _ = self.draining.remove(&number),
+            ExtentState::Draining => {
+                assert!(self.draining.remove(&number), "the set names what drains");
+            }
             ExtentState::Leaving => self.leaving -= 1,
             ExtentState::Open => return,
             state => unreachable!("an extent that is {state:?} holds nothing to be used again"),
@@ -403,8 +418,9 @@ impl Extents {
         if extent.state != ExtentState::Draining || extent.free < extent.started {
             return false;
         }
+        assert_eq!(extent.free, extent.started, "no frame is free twice");
         extent.state = ExtentState::Leaving;
-        self.draining.remove(&number);
+        assert!(self.draining.remove(&number), "the set names what drains");
         self.leaving += 1;
         true
     }
@@ -413,6 +429,7 @@ impl Extents {
     pub(crate) fn given_back(&mut self, number: u32) {
         let extent = &mut self.extents[number as usize];
         assert_eq!(extent.state, ExtentState::Leaving);
+        assert_eq!(extent.free, extent.started, "a frame was taken while its extent left");
         self.started -= extent.started as u32;
         self.held -= 1;
         self.leaving -= 1;

@@ -20,6 +20,7 @@ impl Frames {
             self.publish(&free.extents);
         }
         drop(free);
+        debug_assert!(frame.is_none_or(|frame| self.descriptor(frame).is_vacant()));
         if is_refused && !was_refused {
             self.log_refusal();
         }
@@ -28,9 +29,7 @@ impl Frames {
 
     /// Gives a frame back that has no page.
     pub(crate) fn give(&self, frame: u32) {
-        debug_assert!(
-            self.descriptor(frame).page().is_none() && !self.descriptor(frame).is_dirty()
-        );
+        debug_assert!(self.descriptor(frame).is_vacant(), "a frame that is free holds nothing");
         let mut free = self.free.lock();
         if free.extents.give(frame) {
             self.publish(&free.extents);

@@ -3,48 +3,48 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{PassedOver, SLICE_PAGES, Slice, Worker};
-use crate::pool::{Eviction, Pool};
+use super::{PassedOver, Resize, SLICE_PAGES, Slice, Worker};
+use crate::eviction::Eviction;
 
 /// How many of the coldest pages are looked at for clean ones before dirty ones are written.
 const DEPTH_MAX: usize = 2048;
 
-impl Pool {
+impl Resize {
     /// Pages that must leave for the rest and a few free frames to be within the limit.
     pub(super) fn excess(&self) -> u64 {
-        let pages = self.counters.pages_data.load(Ordering::Relaxed);
-        let free = (self.reserve() / 2) as u64;
-        let images = u64::from(self.tier.held());
-        (pages + images + free).saturating_sub(self.frames().limit() as u64)
+        let pages = self.core.counters.pages_data.load(Ordering::Relaxed);
+        let free = (self.core.reserve() / 2) as u64;
+        let images = u64::from(self.core.image_frames());
+        (pages + images + free).saturating_sub(self.core.frames.limit() as u64)
     }
 
     /// Whether so few frames are free that they should be left to queries that miss.
     pub(super) fn is_short_of_free(&self) -> bool {
-        self.frames().available() <= self.reserve() / 2
+        self.core.frames.available() <= self.core.reserve() / 2
     }
 
     /// A slice that waits for the cleaner or for queries: because a page write failed, else for the
     /// reason given.
     fn waiting(&self, why: impl FnOnce() -> String) -> Slice {
-        Slice::Waiting(self.write_failure().unwrap_or_else(why))
+        Slice::Waiting(self.flusher.write_failure().unwrap_or_else(why))
     }
 
     /// How many pages may be evicted in this slice; the slice's outcome if they are too few to
     /// begin with.
     fn evictions_allowed(&self) -> Result<usize, Slice> {
-        if !self.resize.throttle.is_on() {
+        if !self.core.shrink_throttle.is_on() {
             return Ok(usize::MAX);
         }
         if self.is_short_of_free() {
-            self.background.wake_evictor();
+            self.core.background.wake_evictor();
             return Err(self.waiting(|| "free frames go to queries first".to_owned()));
         }
         let now = Instant::now();
-        if !self.scan_throttle.is_contended(now) {
+        if !self.core.scan_throttle.is_contended(now) {
             return Ok(usize::MAX);
         }
-        let reads = self.counters.reads.load(Ordering::Relaxed);
-        let allowance = self.resize.throttle.allowance(reads, self.frames().debt(), now);
+        let reads = self.core.counters.reads.load(Ordering::Relaxed);
+        let allowance = self.core.shrink_throttle.allowance(reads, self.core.frames.debt(), now);
         if allowance < SLICE_PAGES / 4 {
             return Err(self.waiting(|| "what queries read goes first".to_owned()));
         }
@@ -58,24 +58,25 @@ impl Pool {
             Ok(allowed) => allowed,
             Err(slice) => return slice,
         };
-        let is_throttled = self.resize.throttle.is_on();
+        let is_throttled = self.core.shrink_throttle.is_on();
         // In a background shrink the cleaner writes what is dirty, and looks no further than this.
-        let depth_max = if is_throttled { self.cold_depth() } else { DEPTH_MAX };
+        let depth_max = if is_throttled { self.evictor.cold_depth() } else { DEPTH_MAX };
         let mut coldest = Vec::new();
         loop {
             coldest.clear();
-            self.timed(|| self.replacement().coldest(worker.depth, &mut coldest));
+            self.timed(|| self.core.replacement.coldest(worker.depth, &mut coldest));
             let most = SLICE_PAGES.min(allowed).min(self.excess().max(1) as usize);
             let (evicted, dirty) = self.evict_some(&coldest, most);
             if !dirty.is_empty() {
-                self.background.wake_cleaner();
+                self.core.background.wake_cleaner();
             }
             // Without a cleaner beside us they would pile up at the cold end, to be looked at again
             // and again.
-            let write_now = !self.background.runs() && dirty.len() >= self.flush_batch_pages();
+            let write_now =
+                !self.core.background.runs() && dirty.len() >= self.core.flush_batch_pages();
             if evicted > 0 && !write_now {
                 (worker.ahead, worker.worked) = (worker.ahead + evicted, true);
-                self.resize.throttle.evicted(evicted);
+                self.core.shrink_throttle.evicted(evicted);
                 worker.depth = (worker.depth / 2).max(SLICE_PAGES);
                 return Slice::More;
             }
@@ -104,8 +105,8 @@ impl Pool {
         evicted: usize,
         most: usize,
     ) -> Slice {
-        dirty.truncate(self.flush_batch_pages());
-        let written = self.flush_for_frames(&dirty);
+        dirty.truncate(self.core.flush_batch_pages());
+        let written = self.flusher.flush_for_frames(&dirty);
         let (more, still_dirty) = self.evict_some(&dirty, most);
         let evicted = evicted + more;
         worker.ahead += evicted;
@@ -125,9 +126,9 @@ impl Pool {
     fn evict_some(&self, frames: &[u32], most: usize) -> (usize, Vec<u32>) {
         let (mut evicted, mut dirty) = (0, Vec::new());
         for &frame in frames {
-            match self.timed(|| self.try_evict(frame)) {
+            match self.timed(|| self.evictor.try_evict(frame)) {
                 Eviction::Done => {
-                    self.frames().give(frame);
+                    self.core.frames.give(frame);
                     evicted += 1;
                     if evicted == most {
                         break;

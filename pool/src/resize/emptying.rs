@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{PassedOver, Slice, Worker};
+use super::{PassedOver, Resize, Slice, Worker};
 use crate::frames::ExtentState;
-use crate::pool::Pool;
 use crate::shrink_throttle::marked_at_most;
 use crate::sync::Wants;
 
@@ -20,10 +19,10 @@ enum Move {
     InFlight,
 }
 
-impl Pool {
+impl Resize {
     /// Chooses the extents to give back, and the wave.
     pub(super) fn mark(&self, worker: &mut Worker) {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         let mut extents = self.timed(|| frames.survey());
         // Blocked ones last. Of the others the emptiest first; among equals those that are marked
         // already, since nothing was moved into them; then those at the end of the address space.
@@ -34,7 +33,7 @@ impl Pool {
         });
         let debt = frames.debt();
         let mut paid = 0;
-        let most = match self.resize.throttle.is_on() {
+        let most = match self.core.shrink_throttle.is_on() {
             true => marked_at_most(extents.len()),
             false => extents.len(),
         };
@@ -70,7 +69,7 @@ impl Pool {
 
     /// Empties the next extent of the wave as far as it can be, and gives it back if it is empty.
     pub(super) fn drain_next(&self, worker: &mut Worker) -> Slice {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         if worker.at >= worker.wave.len() {
             if !worker.progress {
                 let wave = std::mem::take(&mut worker.wave);
@@ -119,13 +118,13 @@ impl Pool {
     /// Moves the pages in the extent elsewhere, as far as they can be latched. False: there was no
     /// frame for the next.
     fn move_pages_of(&self, extent: u32, worker: &mut Worker) -> bool {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         self.drop_from_swap(extent, u64::MAX, worker);
         let first = extent * frames.per_extent();
         let mut free = None;
         for frame in first..first + frames.per_extent() {
             if frames.descriptor(frame).page().is_none() {
-                worker.progress |= self.release_tier_frame(frame);
+                worker.progress |= self.tier.release_frame(frame);
                 continue;
             }
             let Some(to) = free.take().or_else(|| self.take_to_move(worker)) else { return false };
@@ -149,7 +148,7 @@ impl Pool {
 
     /// A free frame to move a page to, unless pages should be evicted first.
     fn take_to_move(&self, worker: &Worker) -> Option<u32> {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         // The last free frames are for those who must not wait, as long as others can be had.
         if self.is_short_of_free() && self.excess() > 0 {
             return None;
@@ -165,11 +164,11 @@ impl Pool {
     /// Tries to move the page in `frame` to the frame `to`, which is in transit. Never waits. See
     /// the head of this module.
     fn try_move(&self, frame: u32, to: u32) -> Move {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         let (from_frame, to_frame) = (frames.descriptor(frame), frames.descriptor(to));
         let Some(id) = from_frame.page() else { return Move::InUse };
         let in_flight = || from_frame.flushing.load(Ordering::Acquire) != 0;
-        let spaces = self.spaces.read();
+        let spaces = self.core.spaces.read();
         let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
         let Some(word) = word else { return Move::InUse };
         let began = Instant::now();
@@ -189,10 +188,12 @@ impl Pool {
         let upgraded = word.try_upgrade(latched, Wants::Exclusive).is_some();
         let moved = upgraded && !in_flight();
         if moved {
+            assert_eq!(from_frame.page(), Some(id), "word and frame name each other");
+            assert!(to_frame.is_vacant(), "a page moves to a free frame");
             to_frame.set_page(Some(id));
-            self.timed(|| self.replacement().relocate(frame, to));
+            self.timed(|| self.core.replacement.relocate(frame, to));
             let set_word = || word.relocate(to, to_frame.version());
-            let version = self.timed(|| self.dirty.relocate(frames, frame, to, set_word));
+            let version = self.timed(|| self.core.dirty.relocate(frames, frame, to, set_word));
             from_frame.set_page(None);
             from_frame.set_version(version);
         }
@@ -201,7 +202,7 @@ impl Pool {
             word.unlock_exclusive(moved);
         }
         if is_awaited {
-            self.resize.note_wait(began);
+            self.core.resize_wait.note_since(began);
         }
         match (upgraded, moved) {
             (_, true) => {}
@@ -210,7 +211,7 @@ impl Pool {
         }
         drop(spaces);
         frames.give(frame);
-        self.resize.pages_moved.fetch_add(1, Ordering::Relaxed);
+        self.pages_moved.fetch_add(1, Ordering::Relaxed);
         Move::Done
     }
 }

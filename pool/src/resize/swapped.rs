@@ -19,8 +19,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Worker;
-use crate::pool::{Eviction, Pool};
+use super::{Resize, Worker};
+use crate::eviction::Eviction;
 
 /// Extents of the sample.
 const SAMPLE: u32 = 64;
@@ -62,7 +62,7 @@ impl Sweep {
     }
 }
 
-impl Pool {
+impl Resize {
     /// Takes the sample, once in a resize, before any page leaves or moves.
     pub(super) fn sample_swap(&self, worker: &mut Worker) {
         if worker.sweep.finds == Finds::Unknown {
@@ -74,7 +74,7 @@ impl Pool {
     }
 
     fn extents_to_sweep(&self) -> u32 {
-        self.frames().highest() / self.frames().per_extent()
+        self.core.frames.highest() / self.core.frames.per_extent()
     }
 
     /// A slice of the sweep: drops clean pages that are in swap, as far as pages must leave. False:
@@ -100,8 +100,8 @@ impl Pool {
     }
 
     fn has_pages_in_swap(&self, extents: u32) -> bool {
-        let frames = self.frames();
-        let may_be = self.background.runs() && frames.may_be_in_swap();
+        let frames = &self.core.frames;
+        let may_be = self.core.background.runs() && frames.may_be_in_swap();
         #[cfg(test)]
         let may_be = may_be || frames.seems_to_swap.load(Ordering::Relaxed);
         if !may_be {
@@ -115,15 +115,15 @@ impl Pool {
     }
 
     fn holds_pages(&self, extent: u32) -> bool {
-        let per_extent = self.frames().per_extent();
+        let per_extent = self.core.frames.per_extent();
         let mut frames = extent * per_extent..(extent + 1) * per_extent;
-        frames.any(|frame| self.frames().descriptor(frame).page().is_some())
+        frames.any(|frame| self.core.frames.descriptor(frame).page().is_some())
     }
 
     /// Drops up to `most` of the clean pages of an extent that are in swap, if any were found so
     /// far in this resize; how many.
     pub(super) fn drop_from_swap(&self, extent: u32, most: u64, worker: &mut Worker) -> usize {
-        let frames = self.frames();
+        let frames = &self.core.frames;
         if !worker.sweep.finds_any() || !self.holds_pages(extent) {
             return 0;
         }
@@ -132,14 +132,14 @@ impl Pool {
             if dropped as u64 == most {
                 break;
             }
-            if let Eviction::Done = self.timed(|| self.try_evict(frame)) {
+            if let Eviction::Done = self.timed(|| self.evictor.try_evict(frame)) {
                 frames.forget(frame);
                 frames.give(frame);
                 dropped += 1;
             }
         }
         // Also in a background shrink: a query that wants it again reads it, as from swap.
-        self.resize.pages_dropped_from_swap.fetch_add(dropped as u64, Ordering::Relaxed);
+        self.pages_dropped_from_swap.fetch_add(dropped as u64, Ordering::Relaxed);
         worker.ahead += dropped;
         worker.worked |= dropped > 0;
         dropped

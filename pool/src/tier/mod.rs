@@ -2,7 +2,7 @@
 //!
 //! A page takes a whole frame; its image, as its packed file has it, a third or a fifth of that. So
 //! the pool uses some of its frames as slabs of images ([`slab`]). A miss looks there before the
-//! file. How many frames the tier has is decided by what they bring ([`split`]).
+//! file. How many frames the tier has is decided above ([`crate::tier_sizing`]).
 //!
 //! # Which images are here
 //! - That of a page that a query read from its file: at once, while the bytes are at hand.
@@ -32,24 +32,26 @@
 //! page latch → a shard's mutex → free list's mutex. Under a shard's mutex nothing else is taken,
 //! nothing is read or written, and nothing is compressed.
 
+mod cpu_sample;
 mod shard;
 mod slab;
-pub(crate) mod split;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use tidepool_store::packed::Codec;
 
+pub(crate) use self::cpu_sample::CpuSample;
 use self::shard::Shard;
 pub(crate) use self::slab::Key;
 use self::slab::{IMAGE_MAX, NO_TAIL, Part, REFERENCED, RESIDENT};
-use self::split::{CpuSample, Splitter};
-use crate::pool::Pool;
+use crate::config::CompressedTier;
+use crate::pool_core::PoolCore;
 use crate::replacement::{Access, hash};
 use crate::space::Space;
 use crate::stats::{count, count_time};
@@ -58,8 +60,6 @@ use crate::stats::{count, count_time};
 const SHARDS: usize = 16;
 /// Of what the shares of the tier are counted in.
 pub const SHARE_ONE: u32 = 1000;
-/// A smaller pool than this gets no tier by itself: 16 MiB of pages of 16 KiB.
-const POOL_FRAMES_MIN: u32 = 1024;
 /// Frames released in one slice.
 const RELEASE_SLICE: usize = 64;
 /// The most images that the evictor may make at once without a hit.
@@ -67,20 +67,13 @@ const CREDIT_MAX: u32 = 4096;
 /// An image must be this share of a page at most to be worth its place.
 const IMAGE_SHARE_MAX: f64 = 0.75;
 
-/// Whether part of the pool holds images.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum CompressedTier {
-    /// As many frames as bring more so than with pages in them.
-    #[default]
-    Auto,
-    /// None.
-    Off,
-}
+/// The share of images whose page is resident, as long as it is not measured.
+pub(crate) const DUPLICATES: f64 = 0.2;
 
-impl CompressedTier {
-    /// All of them, by their number.
-    pub const ALL: [CompressedTier; 2] = [CompressedTier::Auto, CompressedTier::Off];
+/// How many pages these frames and images hold together; `duplicates` is the share of the images
+/// whose page is resident.
+pub(crate) fn pages_reached(frames: f64, images: f64, duplicates: f64) -> f64 {
+    frames + images - (images * duplicates).min(frames)
 }
 
 /// Why an image comes into the tier.
@@ -118,17 +111,17 @@ pub struct TierStats {
     pub dropped: u64,
 }
 
+/// See the head of this module.
 pub(crate) struct Tier {
+    core: Arc<PoolCore>,
     shards: Box<[Mutex<Shard>]>,
     /// A [`CompressedTier`].
     setting: AtomicU8,
     /// Share of the pool's frames, of [`SHARE_ONE`].
     share: AtomicU32,
-    /// Frames that hold images.
-    held: AtomicU32,
     hits: AtomicU64,
     hits_us: AtomicU64,
-    hits_cpu: CpuSample,
+    pub(crate) hits_cpu: CpuSample,
     pub(crate) reads_cpu: CpuSample,
     inserted: AtomicU64,
     compressed: AtomicU64,
@@ -140,7 +133,6 @@ pub(crate) struct Tier {
     seen_bytes: AtomicU64,
     /// Share of the images whose page is resident, in thousandths plus one; 0: not known yet.
     duplicates: AtomicU32,
-    pub(crate) splitter: Mutex<Splitter>,
 }
 
 thread_local! {
@@ -155,12 +147,12 @@ fn frames_of_shard(number: u32, frames_max: u32) -> usize {
 }
 
 impl Tier {
-    pub(crate) fn new(setting: CompressedTier) -> Tier {
+    pub(crate) fn new(core: Arc<PoolCore>, setting: CompressedTier) -> Tier {
         Tier {
+            core,
             shards: (0..SHARDS as u32).map(|number| Mutex::new(Shard::new(number))).collect(),
             setting: AtomicU8::new(setting as u8),
             share: AtomicU32::new(0),
-            held: AtomicU32::new(0),
             hits: AtomicU64::new(0),
             hits_us: AtomicU64::new(0),
             hits_cpu: CpuSample::default(),
@@ -171,7 +163,6 @@ impl Tier {
             seen: AtomicU64::new(0),
             seen_bytes: AtomicU64::new(0),
             duplicates: AtomicU32::new(0),
-            splitter: Mutex::new(Splitter::default()),
         }
     }
 
@@ -179,12 +170,8 @@ impl Tier {
         &self.shards[(hash(key.to_u64()) >> 60) as usize % SHARDS]
     }
 
-    /// Frames that hold images.
-    pub(crate) fn held(&self) -> u32 {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    fn share(&self) -> u32 {
+    /// Its share of the pool's frames, of [`SHARE_ONE`].
+    pub(crate) fn share(&self) -> u32 {
         self.share.load(Ordering::Relaxed)
     }
 
@@ -194,18 +181,18 @@ impl Tier {
     }
 
     /// Bytes of an image of late, as a share of a page of `page_bytes`; `None` before any was seen.
-    fn image_share(&self, page_bytes: usize) -> Option<f64> {
+    pub(crate) fn image_share(&self, page_bytes: usize) -> Option<f64> {
         let seen = self.seen.load(Ordering::Relaxed);
         let bytes = self.seen_bytes.load(Ordering::Relaxed);
         (seen >= 64).then(|| bytes as f64 / seen as f64 / page_bytes as f64)
     }
 
     /// Share of the images whose page is resident as well, if it is known.
-    fn duplicates(&self) -> Option<f64> {
+    pub(crate) fn duplicates(&self) -> Option<f64> {
         self.duplicates.load(Ordering::Relaxed).checked_sub(1).map(|it| f64::from(it) / 1000.0)
     }
 
-    fn set_duplicates(&self, share: f64) {
+    pub(crate) fn set_duplicates(&self, share: f64) {
         self.duplicates.store((share * 1000.0) as u32 + 1, Ordering::Relaxed);
     }
 
@@ -215,56 +202,54 @@ impl Tier {
     }
 
     /// Lets older images count half.
-    fn age(&self) {
+    pub(crate) fn age(&self) {
         for counter in [&self.seen, &self.seen_bytes] {
             counter.store(counter.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
         }
     }
 }
 
-impl Pool {
+impl Tier {
     /// The setting of the compressed tier.
-    pub fn compressed_tier(&self) -> CompressedTier {
-        CompressedTier::ALL[usize::from(self.tier.setting.load(Ordering::Relaxed))]
+    pub(crate) fn setting(&self) -> CompressedTier {
+        CompressedTier::ALL[usize::from(self.setting.load(Ordering::Relaxed))]
     }
 
-    /// Changes it. Turned off, the tier's frames are given back at once.
-    pub fn set_compressed_tier(&self, setting: CompressedTier) {
-        // No decision is under way that would give the tier a share afterwards.
-        let _splitter = self.tier.splitter.lock();
-        self.tier.setting.store(setting as u8, Ordering::Relaxed);
+    /// Changes it. Turned off, the tier's frames are given back at once. The caller sees to it that
+    /// no decision is under way that would give the tier a share afterwards.
+    pub(crate) fn set_setting(&self, setting: CompressedTier) {
+        self.setting.store(setting as u8, Ordering::Relaxed);
         if setting == CompressedTier::Off {
-            self.set_tier_share(0);
+            self.set_share(0);
         }
     }
 
     /// Gives the tier a share of the pool's frames, in thousandths, until the next decision: for
     /// tests, and for a pool without background threads.
-    pub fn set_tier_share(&self, share: u32) {
-        self.tier.share.store(share.min(SHARE_ONE), Ordering::Relaxed);
+    pub(crate) fn set_share(&self, share: u32) {
+        self.share.store(share.min(SHARE_ONE), Ordering::Relaxed);
         self.fit_replacement();
-        while self.release_tier_slice() {}
+        while self.release_slice() {}
     }
 
     /// Sets how many frames the replacement policy counts on: those that may hold pages.
     pub(crate) fn fit_replacement(&self) {
-        let limit = self.frames().limit();
-        self.replacement().set_capacity(limit - self.tier.frames_max(limit));
+        let limit = self.core.frames.limit();
+        self.core.replacement.set_capacity(limit - self.frames_max(limit));
     }
 
     /// What the tier holds and did.
-    pub fn tier_stats(&self) -> TierStats {
-        let tier = &self.tier;
+    pub(crate) fn stats(&self) -> TierStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut stats = TierStats {
-            frames_max: u64::from(tier.frames_max(self.frames().limit())),
-            hits: get(&tier.hits),
-            hits_us: get(&tier.hits_us),
-            inserted: get(&tier.inserted),
-            compressed: get(&tier.compressed),
+            frames_max: u64::from(self.frames_max(self.core.frames.limit())),
+            hits: get(&self.hits),
+            hits_us: get(&self.hits_us),
+            inserted: get(&self.inserted),
+            compressed: get(&self.compressed),
             ..TierStats::default()
         };
-        for shard in &tier.shards {
+        for shard in &self.shards {
             let shard = shard.lock();
             let holdings = shard.holdings();
             stats.frames += holdings.frames;
@@ -278,61 +263,60 @@ impl Pool {
 
     /// Makes a page of its image, if the tier has that. The caller has the page latched
     /// exclusively, and verifies it.
-    pub(crate) fn read_from_tier(&self, space: &Space, no: u32, page: &mut [u8]) -> bool {
-        if self.tier.held() == 0 {
+    pub(crate) fn read(&self, space: &Space, no: u32, page: &mut [u8]) -> bool {
+        if self.core.image_frames() == 0 {
             return false;
         }
-        let (began, cpu) = (Instant::now(), self.tier.hits_cpu.begin());
+        let (began, cpu) = (Instant::now(), self.hits_cpu.begin());
         let key = space.tier_key(no);
         let came = IMAGE.with_borrow_mut(|image| {
             image.clear();
-            let shard = self.tier.shard_of(key);
-            let codec = shard.lock().copy(self.frames(), key, image)?;
+            let shard = self.shard_of(key);
+            let codec = shard.lock().copy(&self.core.frames, key, image)?;
             codec.decode(image, page).ok()
         });
         if came.is_none() {
             return false;
         }
-        if self.verify(space, no, page).is_err() {
+        if self.core.verify(space, no, page).is_err() {
             // Memory that changed by itself: the file has the page.
             tracing::error!(
                 "the compressed image of page {no} of {} is broken in memory; check the memory",
                 space.name()
             );
-            self.forget_image(space, no);
+            self.forget(space, no);
             return false;
         }
-        self.tier.hits_cpu.end(cpu);
-        count(&self.tier.hits);
-        if self.tier.credit.load(Ordering::Relaxed) < CREDIT_MAX {
-            self.tier.credit.fetch_add(1, Ordering::Relaxed);
+        self.hits_cpu.end(cpu);
+        count(&self.hits);
+        if self.credit.load(Ordering::Relaxed) < CREDIT_MAX {
+            self.credit.fetch_add(1, Ordering::Relaxed);
         }
-        count_time(&self.tier.hits_us, began.elapsed());
+        count_time(&self.hits_us, began.elapsed());
         true
     }
 
     /// Whether an image of a page that is accessed like this should be kept.
     pub(crate) fn keeps_images_of(&self, access: Access) -> bool {
-        access == Access::Normal && self.tier.share() > 0
+        access == Access::Normal && self.share() > 0
     }
 
     /// Whether the evictor may make an image now. To make one costs more than a read of a fast
     /// disk, so there are at most as many as images that were of use.
     pub(crate) fn may_compress(&self) -> bool {
-        let credit = &self.tier.credit;
+        let credit = &self.credit;
         credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| it.checked_sub(1)).is_ok()
     }
 
     /// Takes an image in, in place of an older one. The caller has the page latched exclusively, or
     /// has just written it and not yet counted it as clean.
-    pub(crate) fn keep_image(&self, key: Key, codec: Codec, image: &[u8], origin: Origin) {
-        let tier = &self.tier;
-        tier.note_seen(image.len());
-        let page_bytes = self.page_size().bytes();
-        let limit = self.frames().limit();
-        let frames_max = tier.frames_max(limit);
-        let mut shard = tier.shard_of(key).lock();
-        shard.remove(self.frames(), key);
+    pub(crate) fn keep(&self, key: Key, codec: Codec, image: &[u8], origin: Origin) {
+        self.note_seen(image.len());
+        let page_bytes = self.core.page_size().bytes();
+        let limit = self.core.frames.limit();
+        let frames_max = self.frames_max(limit);
+        let mut shard = self.shard_of(key).lock();
+        shard.remove(&self.core.frames, key);
         let is_worth_it = (image.len() as f64) < page_bytes as f64 * IMAGE_SHARE_MAX;
         if frames_max == 0 || !is_worth_it || image.len() > IMAGE_MAX {
             return;
@@ -342,50 +326,51 @@ impl Pool {
             Origin::Evicted => REFERENCED,
         };
         let of_shard = frames_of_shard(shard.number(), frames_max);
-        let may_grow = shard.frames() < of_shard && self.frames().available() > self.reserve() / 2;
+        let may_grow =
+            shard.frames() < of_shard && self.core.frames.available() > self.core.reserve() / 2;
         let grow = || {
-            let frame = may_grow.then(|| self.frames().take()).flatten()?;
-            tier.held.fetch_add(1, Ordering::Relaxed);
+            let frame = may_grow.then(|| self.core.frames.take()).flatten()?;
+            self.core.image_frames.fetch_add(1, Ordering::Relaxed);
             Some(frame)
         };
         let image = Part { key, codec, flags, bytes: image, tail: NO_TAIL };
-        if shard.insert(self.frames(), image, grow) {
-            count(&tier.inserted);
+        if shard.insert(&self.core.frames, image, grow) {
+            count(&self.inserted);
             if origin == Origin::Evicted {
-                count(&tier.compressed);
+                count(&self.compressed);
             }
         }
         drop(shard);
-        if self.frames().available() < self.reserve() {
-            self.background.wake_evictor();
+        if self.core.frames.available() < self.core.reserve() {
+            self.core.background.wake_evictor();
         }
     }
 
     /// Notes how long an image is that the tier does not take.
     pub(crate) fn note_image(&self, image: &[u8]) {
-        self.tier.note_seen(image.len());
+        self.note_seen(image.len());
     }
 
     /// Removes the image of a page, if the tier has it.
-    pub(crate) fn forget_image(&self, space: &Space, no: u32) {
-        if self.tier.held() > 0 {
+    pub(crate) fn forget(&self, space: &Space, no: u32) {
+        if self.core.image_frames() > 0 {
             let key = space.tier_key(no);
-            self.tier.shard_of(key).lock().remove(self.frames(), key);
+            self.shard_of(key).lock().remove(&self.core.frames, key);
         }
     }
 
     /// Notes that a page left its frame. The caller has it latched exclusively. True: its image is
     /// here.
     pub(crate) fn note_evicted(&self, key: Key) -> bool {
-        self.tier.held() > 0 && self.tier.shard_of(key).lock().note_evicted(self.frames(), key)
+        self.core.image_frames() > 0
+            && self.shard_of(key).lock().note_evicted(&self.core.frames, key)
     }
 
     /// Releases some of the tier's frames, if it has more than it may have. True: there are more.
-    pub(crate) fn release_tier_slice(&self) -> bool {
-        let tier = &self.tier;
-        let frames_max = tier.frames_max(self.frames().limit());
+    pub(crate) fn release_slice(&self) -> bool {
+        let frames_max = self.frames_max(self.core.frames.limit());
         let mut left = RELEASE_SLICE;
-        for shard in &tier.shards {
+        for shard in &self.shards {
             let mut shard = shard.lock();
             let of_shard = frames_of_shard(shard.number(), frames_max);
             while shard.frames() > of_shard {
@@ -393,8 +378,8 @@ impl Pool {
                     return true;
                 }
                 left -= 1;
-                shard.release_next(self.frames());
-                tier.held.fetch_sub(1, Ordering::Relaxed);
+                shard.release_next(&self.core.frames);
+                self.core.note_image_frame_released();
             }
             shard.shrink_index();
         }
@@ -402,29 +387,50 @@ impl Pool {
     }
 
     /// Gives a frame back that holds images. False: it holds none.
-    pub(crate) fn release_tier_frame(&self, frame: u32) -> bool {
-        let descriptor = self.frames().descriptor(frame);
+    pub(crate) fn release_frame(&self, frame: u32) -> bool {
+        let descriptor = self.core.frames.descriptor(frame);
         let Some(number) = descriptor.tier_shard() else { return false };
-        let mut shard = self.tier.shards[number as usize].lock();
+        let mut shard = self.shards[number as usize].lock();
         // It may have been released, and be in use for something else.
         if descriptor.tier_shard() != Some(number) {
             return false;
         }
-        shard.release(self.frames(), frame);
-        self.tier.held.fetch_sub(1, Ordering::Relaxed);
+        shard.release(&self.core.frames, frame);
+        self.core.note_image_frame_released();
         true
+    }
+
+    /// How many pages the pool holds in either form, as a multiple of its frames.
+    pub(crate) fn reach_factor(&self) -> f64 {
+        let tier = self.stats();
+        if tier.frames == 0 {
+            return 1.0;
+        }
+        let duplicates = self.duplicates().unwrap_or(DUPLICATES);
+        let limit = f64::from(self.core.frames.limit().max(1));
+        let pages = limit - tier.frames as f64;
+        (pages_reached(pages, tier.images as f64, duplicates) / limit).max(1.0)
+    }
+
+    /// Images that the hands passed, and of these the ones whose page was resident.
+    pub(crate) fn passed(&self) -> (u64, u64) {
+        let passed = self.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            (shard.passed, shard.passed_resident)
+        });
+        passed.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
     }
 
     /// Panics unless the tier's invariants hold.
     #[cfg(test)]
-    pub(crate) fn check_tier(&self) {
+    pub(crate) fn check(&self) {
         let mut frames = 0;
-        for shard in &self.tier.shards {
+        for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.check(self.frames());
+            shard.check(&self.core.frames);
             frames += shard.frames() as u32;
         }
-        assert_eq!(frames, self.tier.held());
+        assert_eq!(frames, self.core.image_frames());
     }
 }
 

@@ -149,7 +149,11 @@ impl Shard {
 
     /// The slab in a frame of the list.
     fn slab<'a>(&'a mut self, frames: &Frames, frame: u32) -> Slab<'a> {
-        debug_assert_eq!(frames.descriptor(frame).tier_shard(), Some(self.number));
+        assert_eq!(
+            frames.descriptor(frame).tier_shard(),
+            Some(self.number),
+            "not a slab of this shard"
+        );
         // SAFETY: callers name frames of the list, and `self` is borrowed mutably for as long as
         // the slab is.
         unsafe { slab(frames, frame) }
@@ -254,6 +258,7 @@ impl Shard {
 
     /// Makes a frame in transit one of the shard's.
     fn adopt(&mut self, frames: &Frames, frame: u32) -> u32 {
+        assert!(frames.descriptor(frame).is_vacant(), "a frame in transit holds nothing");
         // As at every first store into a frame: an optimistic reader of the page that it held
         // before must, if it sees this store, also see that page's word changed.
         fence(Ordering::Release);
@@ -345,6 +350,7 @@ impl Shard {
 
     /// A frame has lost `len` bytes, and has `room` now.
     fn freed(&mut self, frames: &Frames, frame: u32, len: usize, room: usize) {
+        assert!(self.image_bytes >= len as u64, "its bytes were counted");
         self.image_bytes -= len as u64;
         self.note_room(frames, frame, room, frames.page_size().bytes() / 4);
     }

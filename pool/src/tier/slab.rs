@@ -183,7 +183,8 @@ impl<'a> Slab<'a> {
             self.close_holes();
         }
         let offset = self.get(LOWEST) - image.len();
-        debug_assert!(entries_end <= offset);
+        assert!(entries_end <= offset, "holes were closed, so there is room");
+        debug_assert!(flags & TAIL != 0 || self.find(key).is_none(), "a page has one image");
         self.bytes[offset..offset + image.len()].copy_from_slice(image);
         self.set_entry(images, Entry { key, offset, len: image.len(), codec, flags, tail });
         self.set(IMAGES, images + 1);
@@ -204,7 +205,7 @@ impl<'a> Slab<'a> {
             end = offset;
         }
         self.set(LOWEST, end);
-        debug_assert_eq!(self.bytes.len() - end, self.image_bytes());
+        assert_eq!(self.bytes.len() - end, self.image_bytes(), "no hole is left, no image lost");
     }
 
     /// Which image is that of the page, or the first part of it.
@@ -225,6 +226,7 @@ impl<'a> Slab<'a> {
     /// An image, and how the page is made of it.
     pub(super) fn image(&self, at: usize) -> (Codec, &[u8]) {
         let entry = self.entry(at);
+        debug_assert!(entry.offset >= self.get(LOWEST), "no image is below the lowest");
         (entry.codec, &self.bytes[entry.offset..entry.offset + entry.len])
     }
 
@@ -244,7 +246,9 @@ impl<'a> Slab<'a> {
 
     /// Removes an image; the last one takes its number. Returns its bytes.
     pub(super) fn remove(&mut self, at: usize) -> usize {
+        assert!(at < self.images(), "the image is there");
         let entry = self.entry(at);
+        assert!(entry.len <= self.image_bytes(), "its bytes were counted");
         let last = self.images() - 1;
         if at != last {
             self.set_entry(at, self.entry(last));

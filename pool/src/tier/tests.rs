@@ -8,9 +8,10 @@ use proptest::prelude::*;
 use tidepool_store::packed::{self, PackedFile, Settings};
 
 use super::*;
+use crate::config::PoolConfig;
 use crate::frames::EXTENT_BYTES;
 use crate::page::{self, Lsn, PageId, PageSize};
-use crate::pool::PoolConfig;
+use crate::pool::Pool;
 use crate::shrink_throttle::ShrinkUrgency;
 use crate::statement;
 use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageFile, StorageOp};
@@ -197,13 +198,13 @@ proptest! {
                     Fault::new(StorageOp::Write, FaultKind::Io).on(NAME).times(times),
                 ),
             }
-            it.pool.check_tier();
+            it.pool.tier.check();
         }
         it.pool.flush_all().or_else(|_| it.pool.flush_all()).or_else(|_| it.pool.flush_all()).ok();
         for no in 0..PAGES {
             it.check(no, changes.get(&no).copied().unwrap_or(0), Access::Normal).unwrap();
         }
-        it.pool.check_tier();
+        it.pool.tier.check();
     }
 }
 
@@ -238,7 +239,7 @@ fn a_pool_reads_less_with_a_tier() {
     let without = reads_of_last_round(&it, pages, 3);
     it.pool.set_tier_share(800);
     let with = reads_of_last_round(&it, pages, 6);
-    it.pool.check_tier();
+    it.pool.tier.check();
     let stats = it.pool.tier_stats();
     assert!(with * 4 < without, "{with} of {without}, {stats:?}");
     let taken = stats.frames * PAGE as u64;
@@ -290,7 +291,7 @@ fn a_smaller_pool_has_a_smaller_tier_at_once() {
     let after = it.pool.tier_stats().frames;
     assert!(after <= before * 6 / 10, "{before} frames, then {after}");
     assert!(it.pool.resident_bytes() <= 3 * EXTENT);
-    it.pool.check_tier();
+    it.pool.tier.check();
 }
 
 #[test]
@@ -299,10 +300,10 @@ fn an_image_that_memory_spoilt_is_read_from_the_file() {
     it.pool.set_tier_share(800);
     reads_of_last_round(&it, pages, 4);
     for shard in &it.pool.tier.shards {
-        shard.lock().spoil(it.pool.frames());
+        shard.lock().spoil(&it.pool.core.frames);
     }
     reads_of_last_round(&it, pages, 1);
-    it.pool.check_tier();
+    it.pool.tier.check();
 }
 
 #[test]
@@ -359,7 +360,7 @@ fn the_tier_grows_by_itself_where_reads_are_slow() {
     let sim = SimStorage::new(3);
     let file = Arc::new(SlowReads(sim.create(NAME).unwrap()));
     let it = fixture_of(sim, file, 2, true);
-    it.pool.tier.splitter.lock().seems_idle = Some(0.9);
+    it.pool.tier_sizing.measured.lock().seems_idle = Some(0.9);
     let pages = 4 * EXTENT_PAGES;
     for no in 0..pages {
         it.write(no, 1).unwrap();
@@ -438,5 +439,5 @@ fn threads_see_what_was_last_written() {
     }
     // The books are right when no thread of the pool works any more.
     it.pool.shutdown();
-    it.pool.check_tier();
+    it.pool.tier.check();
 }

@@ -1,7 +1,7 @@
 //! The recorder: a page trace of a running pool.
 //!
 //! Accesses go to the recorder's sampler, whose rings are large enough for all of them; the
-//! pool's background thread writes what it finds there ([`Pool::run_advisor_step`]). An access
+//! pool's background thread writes what it finds there ([`Recorder::run_step`]). An access
 //! that finds its ring full is left out, and counted. The file never grows beyond its bound, and an
 //! error ends the recording, never anything else.
 //!
@@ -10,13 +10,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::format::{TraceRequest, TraceWriter};
 use crate::access_sampling::{Event, Sample, Touch, now_us};
 use crate::error::{Error, Result};
-use crate::pool::Pool;
+use crate::pool_core::PoolCore;
 
 /// What to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +48,9 @@ pub struct TraceStatus {
     pub ended: Option<String>,
 }
 
-#[derive(Default)]
+/// Writes a page trace. See the head of this module.
 pub(crate) struct Recorder {
+    core: Arc<PoolCore>,
     recording: Mutex<Option<Recording>>,
 }
 
@@ -88,13 +90,17 @@ impl Recording {
     }
 }
 
-impl Pool {
+impl Recorder {
+    pub(crate) fn new(core: Arc<PoolCore>) -> Recorder {
+        Recorder { core, recording: Mutex::new(None) }
+    }
+
     /// Begins to record a page trace into a new file at `path`. A recording under way ends when the
     /// new file is there; if that can't be made, it goes on.
     ///
     /// # Errors
     /// [`Error::System`] if there is a file or a link at `path`, or none can be made.
-    pub fn start_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
+    pub(crate) fn start(&self, path: &Path, options: TraceOptions) -> Result<()> {
         let failed =
             |error| Error::system(format!("making the page trace '{}'", path.display()), error);
         // O_EXCL: neither over a file that exists nor through a link, for the name comes from a
@@ -105,15 +111,15 @@ impl Pool {
             let _ = std::fs::remove_file(path);
             failed(error)
         })?;
-        self.stop_trace();
-        let mut recording = self.recorder.recording.lock();
-        let sampler = self.samplers.recorder();
+        self.stop();
+        let mut recording = self.recording.lock();
+        let sampler = self.core.samplers.recorder();
         // What an earlier recording left.
         sampler.drain(&mut Vec::new());
         *recording = Some(Recording {
             writer,
             options,
-            began_us: now_us(&self.clock),
+            began_us: now_us(&self.core.clock),
             status: TraceStatus {
                 path: path.to_owned(),
                 requests: 0,
@@ -123,16 +129,17 @@ impl Pool {
             },
         });
         sampler.set_sample(options.sample);
-        self.samplers.set_bound();
-        tracing::info!(path = %path.display(), rate = options.sample.rate(), "recording a page trace");
+        self.core.samplers.set_bound();
+        let rate = options.sample.rate();
+        tracing::info!(path = %path.display(), rate, "recording a page trace");
         Ok(())
     }
 
     /// Ends the recording and says how it went; `None` if there was none.
-    pub fn stop_trace(&self) -> Option<TraceStatus> {
-        self.run_recorder_step();
-        self.hush_recorder();
-        let status = self.recorder.recording.lock().take()?.status();
+    pub(crate) fn stop(&self) -> Option<TraceStatus> {
+        self.run_step();
+        self.hush();
+        let status = self.recording.lock().take()?.status();
         tracing::info!(
             path = %status.path.display(),
             requests = status.requests,
@@ -144,16 +151,16 @@ impl Pool {
     }
 
     /// How the recording goes; `None` if there is none.
-    pub fn trace_status(&self) -> Option<TraceStatus> {
-        self.recorder.recording.lock().as_ref().map(Recording::status)
+    pub(crate) fn status(&self) -> Option<TraceStatus> {
+        self.recording.lock().as_ref().map(Recording::status)
     }
 
     /// Writes what was accessed since the last time.
-    pub(crate) fn run_recorder_step(&self) {
-        let mut recording = self.recorder.recording.lock();
+    pub(crate) fn run_step(&self) {
+        let mut recording = self.recording.lock();
         let Some(recording) = recording.as_mut() else { return };
         let mut events = Vec::new();
-        let drained = self.samplers.recorder().drain(&mut events);
+        let drained = self.core.samplers.recorder().drain(&mut events);
         if recording.status.ended.is_some() {
             return;
         }
@@ -163,12 +170,12 @@ impl Pool {
         }
         if let Some(why) = &recording.status.ended {
             tracing::warn!(path = %recording.status.path.display(), why, "the page trace ended");
-            self.hush_recorder();
+            self.hush();
         }
     }
 
-    fn hush_recorder(&self) {
-        self.samplers.recorder().set_sample(Sample::NONE);
-        self.samplers.set_bound();
+    fn hush(&self) {
+        self.core.samplers.recorder().set_sample(Sample::NONE);
+        self.core.samplers.set_bound();
     }
 }

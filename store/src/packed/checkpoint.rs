@@ -21,6 +21,7 @@ use super::run::{RunKind, STREAMS, Stream};
 use super::segments::{Segments, Trial};
 use super::top::{self, Rows};
 use super::write::{Appender, Spot};
+use super::write_all::written;
 use crate::storage::AlignedBuf;
 
 /// Bytes of runs after which a checkpoint is due, at least.
@@ -185,7 +186,8 @@ impl PackedFile {
         slot[..BLOCK].copy_from_slice(&block);
         slot[BLOCK..].copy_from_slice(&block);
         self.traffic.written.fetch_add(slot.len() as u64, Ordering::Relaxed);
-        self.file.write_at(&slot, Root::slot_offset(root.number))?;
+        let offset = Root::slot_offset(root.number);
+        written(&*self.file, || self.file.write_at(&slot, offset))?;
         self.sync(writer)
     }
 

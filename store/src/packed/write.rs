@@ -13,7 +13,7 @@ use super::open::RESTORE;
 use super::reserve::{Left, Purpose};
 use super::root::Tail;
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
-use super::write_all::synced;
+use super::write_all::{synced, written};
 use crate::encryption::SEAL_BYTES;
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
@@ -264,8 +264,10 @@ impl<'a> Appender<'a> {
     /// Writes and syncs the runs.
     pub fn write(&self, writer: &mut Writer) -> Result<()> {
         for mut op in self.ops() {
-            op.run();
-            op.result?;
+            written(&*self.file.file, move || {
+                op.run();
+                op.result
+            })?;
         }
         self.file.sync(writer)
     }

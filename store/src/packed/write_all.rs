@@ -94,6 +94,19 @@ pub(super) fn synced(file: &dyn StorageFile) -> Result<()> {
     Ok(synced?)
 }
 
+/// Writes to a file. A panic, which a bug is behind, counts as a failure: the caller takes back
+/// what it counted for the write, as after an error.
+pub(super) fn written(
+    file: &dyn StorageFile,
+    write: impl FnOnce() -> std::result::Result<(), StorageError>,
+) -> Result<()> {
+    let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
+        let panicked = io::Error::other("it panicked: please report this");
+        Err(StorageError::new(StorageOp::Write, file.name(), panicked))
+    });
+    Ok(written?)
+}
+
 impl Error {
     /// Whether a sync failed: the file takes no change any more, and what was written and not
     /// synced before may be lost.

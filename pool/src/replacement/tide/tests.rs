@@ -415,11 +415,11 @@ fn hits_of_a_loop(setting: Setting, frames_before: u32, frames: u32, pages: u32)
     let mut resident: HashMap<u32, u32> = HashMap::new();
     let mut content: Vec<Option<u32>> = vec![None; frames_before as usize];
     let mut free: Vec<u32> = (0..frames_before).collect();
-    let (mut limit, mut reserve) = (frames_before, crate::pool::reserve_of(frames_before));
+    let (mut limit, mut reserve) = (frames_before, crate::pool_core::reserve_of(frames_before));
     let (mut hits, mut statement) = (0, 0);
     for lap in 0..LAPS {
         if lap == LAPS / 2 {
-            (limit, reserve) = (frames, crate::pool::reserve_of(frames));
+            (limit, reserve) = (frames, crate::pool_core::reserve_of(frames));
             tide.set_capacity(frames);
         }
         for no in 0..pages {
@@ -457,7 +457,7 @@ fn victims_named_many_at_a_time_are_contested_like_single_ones() {
         let kept = f64::from(100 - setting.window_pct) / 100.0;
         for (frames, pages) in [(2000, 4000), (2000, 2200)] {
             let most =
-                kept * f64::from(frames - crate::pool::reserve_of(frames)) / f64::from(pages);
+                kept * f64::from(frames - crate::pool_core::reserve_of(frames)) / f64::from(pages);
             let hits = hits_of_a_loop(*setting, frames, frames, pages);
             assert!(
                 hits > 0.9 * most,

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::config::PoolConfig;
+use crate::eviction::Eviction;
 use crate::frames::EXTENT_BYTES;
 use crate::page::{self, PageId, PageSize};
-use crate::pool::{Eviction, Pool, PoolConfig};
+use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::resize::ResizeState;
 use crate::shrink_throttle::ShrinkUrgency;
@@ -65,8 +67,8 @@ fn frame_of(space: &Space, no: u32) -> u32 {
 /// from the frame notices.
 fn swap_out(pool: &Pool, space: &Space, no: u32) {
     let frame = frame_of(space, no);
-    assert!(!pool.frames().descriptor(frame).is_dirty());
-    pool.frames().forget(frame);
+    assert!(!pool.core.frames.descriptor(frame).is_dirty());
+    pool.core.frames.forget(frame);
 }
 
 fn shrink(pool: &Pool, extents: u64) {
@@ -79,7 +81,7 @@ fn shrink(pool: &Pool, extents: u64) {
 #[test]
 fn clean_pages_in_swap_leave_before_any_that_is_in_memory() {
     let (pool, space) = full_pool();
-    pool.frames().seems_to_swap.store(true, Ordering::Relaxed);
+    pool.core.frames.seems_to_swap.store(true, Ordering::Relaxed);
     // Every third, also of the hottest.
     let is_out = |no: u32| no.is_multiple_of(3);
     for no in (0..PAGES).filter(|&no| is_out(no)) {
@@ -103,7 +105,7 @@ fn clean_pages_in_swap_leave_before_any_that_is_in_memory() {
 #[test]
 fn dirty_pages_in_swap_are_not_dropped() {
     let (pool, space) = full_pool();
-    pool.frames().seems_to_swap.store(true, Ordering::Relaxed);
+    pool.core.frames.seems_to_swap.store(true, Ordering::Relaxed);
     for no in 0..PAGES {
         match no % 4 {
             // What it is changed to is in its first part; the others are in swap still, and zero in
@@ -139,12 +141,12 @@ fn nothing_is_looked_for_where_nothing_is_in_swap() {
 #[test]
 fn clean_pages_in_swap_are_not_moved_though_none_need_leave() {
     let (pool, space) = full_pool();
-    pool.frames().seems_to_swap.store(true, Ordering::Relaxed);
+    pool.core.frames.seems_to_swap.store(true, Ordering::Relaxed);
     // Half of the frames are free, in every extent, as after a large table was dropped.
     for no in (0..PAGES).step_by(2) {
         let frame = frame_of(&space, no);
-        assert!(matches!(pool.try_evict(frame), Eviction::Done));
-        pool.frames().give(frame);
+        assert!(matches!(pool.evictor.try_evict(frame), Eviction::Done));
+        pool.core.frames.give(frame);
     }
     for no in (1..PAGES).step_by(2) {
         swap_out(&pool, &space, no);
@@ -163,7 +165,7 @@ fn clean_pages_in_swap_are_not_moved_though_none_need_leave() {
 #[test]
 fn another_round_goes_on_where_the_last_one_ended() {
     let (pool, space) = full_pool();
-    pool.frames().seems_to_swap.store(true, Ordering::Relaxed);
+    pool.core.frames.seems_to_swap.store(true, Ordering::Relaxed);
     for no in 0..PAGES {
         swap_out(&pool, &space, no);
     }

@@ -256,3 +256,26 @@ fn a_file_whose_sync_failed_takes_no_change() {
         }
     }
 }
+
+/// A write that panics counts as failed: the checkpoint is taken back, and the next one is whole.
+#[test]
+fn a_checkpoint_whose_write_panics_is_written_again() {
+    // That of the map, and that of the root.
+    for skipped in 0..2 {
+        let disk = SimStorage::new(1);
+        let file = PackedFile::create(disk.create("f").unwrap(), settings(1)).unwrap();
+        for no in 0..3 {
+            file.write(Stream::Flushed, &[image(no, 1)]).unwrap();
+            file.checkpoint().unwrap();
+        }
+        file.write(Stream::Flushed, &[image(1, 2)]).unwrap();
+        disk.inject(Fault::new(StorageOp::Write, FaultKind::Panic).skip(skipped).on("f"));
+        assert!(matches!(file.checkpoint(), Err(Error::Storage(_))), "write {skipped}");
+        file.write(Stream::Flushed, &[image(2, 2)]).unwrap();
+        file.checkpoint().unwrap();
+        drop(file);
+        let file = disk.open("f").unwrap();
+        let file = PackedFile::open(file, settings(2), Access::ReadWrite, 0).unwrap();
+        assert!((0..3).all(|no| file.find(SPACE, no).unwrap().is_some()));
+    }
+}

@@ -1,15 +1,27 @@
 //! How a frame is got: from the free list, by evicting a clean page, by waiting for the cleaner.
+//!
+//! A thread that waits may hold page latches. That is safe because the cleaner and the evictor only
+//! *try* latches, and pass over what they cannot have.
+//!
+//! # Who writes
+//! A page is evicted clean. Where all that is cold is dirty, the cleaner's thread writes it, woken
+//! from here; without threads, who wants the frame does ([`Evictor::flush_cold`]).
+//!
+//! # Locking
+//! page latch (only tried) → `spaces` → what the core takes.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::flush::Flusher;
 use crate::page::PageId;
-use crate::pool::Pool;
+use crate::pool_core::PoolCore;
 use crate::replacement::Access;
 use crate::stats::{count, count_time};
 use crate::sync::Wants;
-use crate::tier::{Key, Origin};
+use crate::tier::{Key, Origin, Tier};
 
 /// How many of the coldest pages a thread looks at first for one that it can evict at once.
 pub(crate) const NEAR_DEPTH: usize = 64;
@@ -36,7 +48,7 @@ enum Images {
     Make,
 }
 
-/// Outcome of [`Pool::try_evict`].
+/// Outcome of [`Evictor::try_evict`].
 pub(crate) enum Eviction {
     /// The frame has no page any more, and is in transit.
     Done,
@@ -46,24 +58,30 @@ pub(crate) enum Eviction {
     Busy,
 }
 
-/// How many of `frames` frames the evictor keeps free, at most.
-pub(crate) fn reserve_of(frames: u32) -> u32 {
-    (frames / 32).clamp(2, 1024)
+/// See the head of this module.
+pub(crate) struct Evictor {
+    core: Arc<PoolCore>,
+    tier: Arc<Tier>,
+    flusher: Arc<Flusher>,
 }
 
-impl Pool {
+impl Evictor {
+    pub(crate) fn new(core: Arc<PoolCore>, tier: Arc<Tier>, flusher: Arc<Flusher>) -> Evictor {
+        Evictor { core, tier, flusher }
+    }
+
     /// Tries to take the page out of `frame`. Never waits.
     pub(crate) fn try_evict(&self, frame: u32) -> Eviction {
         self.try_evict_and(frame, Images::Leave)
     }
 
     fn try_evict_and(&self, frame: u32, images: Images) -> Eviction {
-        let descriptor = self.frames.descriptor(frame);
+        let descriptor = self.core.frames.descriptor(frame);
         let Some(id) = descriptor.page() else { return Eviction::Busy };
         if descriptor.is_dirty() {
             return Eviction::Dirty;
         }
-        let spaces = self.spaces.read();
+        let spaces = self.core.spaces.read();
         let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
         let Some(word) = word else { return Eviction::Busy };
         let Ok(latched) = word.try_lock(Wants::Exclusive) else { return Eviction::Busy };
@@ -75,44 +93,45 @@ impl Pool {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
+        debug_assert_eq!(descriptor.page(), Some(id), "word and frame name each other");
         // In a shrink pages are evicted that would have stayed: a thread that waits for one of them
         // waits for the resize.
-        let began = (self.frames.debt() > 0).then(Instant::now);
-        if !self.replacement.was_accessed(frame) {
-            count(&self.counters.read_ahead_evicted);
+        let began = (self.core.frames.debt() > 0).then(Instant::now);
+        if !self.core.replacement.was_accessed(frame) {
+            count(&self.core.counters.read_ahead_evicted);
         }
         if let Some(space) = spaces.get(&id.space) {
             self.leave_for_tier(id, space.tier_key(id.no), frame, images);
         }
-        self.replacement.remove(frame);
+        self.core.replacement.remove(frame);
         let is_awaited = word.load().has_waiters();
-        self.vacate(word, frame);
+        self.core.vacate(word, frame);
         if let Some(began) = began.filter(|_| is_awaited) {
-            self.resize.note_wait(began);
+            self.core.resize_wait.note_since(began);
         }
-        count(&self.counters.pages_evicted);
+        count(&self.core.counters.pages_evicted);
         Eviction::Done
     }
 
     /// Has the compressed tier know that a clean page leaves its frame, and hold its image if the
     /// page is worth that. The caller has the page latched exclusively.
     fn leave_for_tier(&self, id: PageId, key: Key, frame: u32, images: Images) {
-        if self.note_evicted(key) || images == Images::Leave {
+        if self.tier.note_evicted(key) || images == Images::Leave {
             return;
         }
-        let is_wanted = self.replacement.heat(frame).is_some_and(|heat| heat > 0);
-        if !is_wanted || !self.keeps_images_of(Access::Normal) || !self.may_compress() {
+        let is_wanted = self.core.replacement.heat(frame).is_some_and(|heat| heat > 0);
+        if !is_wanted || !self.tier.keeps_images_of(Access::Normal) || !self.tier.may_compress() {
             return;
         }
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
         // SAFETY: the page in the frame is latched exclusively, by the caller.
-        let bytes = unsafe { self.frames.bytes(frame) };
-        let image = self.image_of(id, bytes);
-        self.keep_image(key, image.codec, &image.bytes, Origin::Evicted);
+        let bytes = unsafe { self.core.frames.bytes(frame) };
+        let image = self.core.image_of(id, bytes);
+        self.tier.keep(key, image.codec, &image.bytes, Origin::Evicted);
     }
 
     /// A frame without a page, in transit. May wait; see the head of this module.
-    pub(super) fn take_frame(&self) -> Result<u32> {
+    pub(crate) fn take_frame(&self) -> Result<u32> {
         // The very coldest may all be dirty or on their way to disk while clean ones are not far
         // from them.
         let found =
@@ -120,51 +139,51 @@ impl Pool {
         if let Some(frame) = found {
             return Ok(frame);
         }
-        count(&self.counters.wait_free);
-        let (began, debt) = (Instant::now(), self.frames.debt());
-        let frame = match self.background.runs() {
+        count(&self.core.counters.wait_free);
+        let (began, debt) = (Instant::now(), self.core.frames.debt());
+        let frame = match self.core.background.runs() {
             true => self.wait_for_frame(),
             false => self.make_frame(),
         };
-        count_time(&self.counters.wait_free_us, began.elapsed());
-        if debt > 0 || self.frames.debt() > 0 {
-            self.resize.note_wait(began);
+        count_time(&self.core.counters.wait_free_us, began.elapsed());
+        if debt > 0 || self.core.frames.debt() > 0 {
+            self.core.resize_wait.note_since(began);
         }
         frame
     }
 
     /// A free frame, or that of one of the `depth` coldest pages, if one can be had without I/O.
     pub(crate) fn take_frame_at_once(&self, depth: usize) -> Option<u32> {
-        let frame = self.frames.take();
-        let reserve = self.reserve();
-        if self.frames.available() < reserve - slack_of(reserve) {
-            self.background.wake_evictor();
+        let frame = self.core.frames.take();
+        let reserve = self.core.reserve();
+        if self.core.frames.available() < reserve - slack_of(reserve) {
+            self.core.background.wake_evictor();
         }
-        if self.frames.wants_extent() {
-            self.background.wake_grower();
+        if self.core.frames.wants_extent() {
+            self.core.background.wake_grower();
         }
         if frame.is_some() {
             return frame;
         }
         let mut coldest = Vec::new();
-        self.replacement.coldest(depth, &mut coldest);
+        self.core.replacement.coldest(depth, &mut coldest);
         coldest.into_iter().find(|&frame| {
-            matches!(self.try_evict(frame), Eviction::Done) && self.frames.may_reuse(frame)
+            matches!(self.try_evict(frame), Eviction::Done) && self.core.frames.may_reuse(frame)
         })
     }
 
     /// Waits until the cleaner or evictor have freed a frame.
     fn wait_for_frame(&self) -> Result<u32> {
         let progress = || {
-            self.counters.pages_flushed.load(Ordering::Relaxed)
-                + self.counters.pages_evicted.load(Ordering::Relaxed)
+            self.core.counters.pages_flushed.load(Ordering::Relaxed)
+                + self.core.counters.pages_evicted.load(Ordering::Relaxed)
         };
         let mut last_progress = (progress(), Instant::now());
-        let errors_before = self.counters.write_errors.load(Ordering::Relaxed);
+        let errors_before = self.core.counters.write_errors.load(Ordering::Relaxed);
         loop {
-            self.background.wake_evictor();
-            self.background.wake_cleaner();
-            self.frames.wait(Duration::from_millis(5));
+            self.core.background.wake_evictor();
+            self.core.background.wake_cleaner();
+            self.core.frames.wait(Duration::from_millis(5));
             if let Some(frame) = self.take_frame_at_once(STARVED_DEPTH) {
                 return Ok(frame);
             }
@@ -173,7 +192,7 @@ impl Pool {
                 last_progress = (now, Instant::now());
             }
             let starved = last_progress.1.elapsed();
-            let errors = self.counters.write_errors.load(Ordering::Relaxed) - errors_before;
+            let errors = self.core.counters.write_errors.load(Ordering::Relaxed) - errors_before;
             if starved > STARVED || errors > 0 && starved > STARVED / 10 {
                 return Err(self.no_free_frame());
             }
@@ -183,8 +202,8 @@ impl Pool {
     /// Without background threads: writes dirty pages here and now.
     fn make_frame(&self) -> Result<u32> {
         for _ in 0..4 {
-            let written = self.run_cleaner_step();
-            if let Some(frame) = self.take_frame_at_once(self.frames.limit() as usize) {
+            let written = self.flush_cold();
+            if let Some(frame) = self.take_frame_at_once(self.core.frames.limit() as usize) {
                 return Ok(frame);
             }
             written?;
@@ -193,53 +212,34 @@ impl Pool {
     }
 
     fn no_free_frame(&self) -> Error {
-        let why = self.write_failure().unwrap_or_else(|| match self.frames.is_refused() {
-            true => "the kernel may promise no more memory (vm.overcommit_memory is 2)".to_owned(),
-            false => "all are in use".to_owned(),
-        });
-        Error::NoFreeFrame { frames: self.frames.limit(), why }
-    }
-
-    /// What the last page write failed by, for those who can't have frames because of it.
-    pub(crate) fn write_failure(&self) -> Option<String> {
-        let error = self.last_write_error.lock();
-        error.as_ref().map(|error| format!("the last page write failed: {error}"))
-    }
-
-    /// How many frames the evictor keeps free: this many after each of its steps, a quarter less
-    /// before the next.
-    pub(crate) fn reserve(&self) -> u32 {
-        reserve_of(self.frames_for_pages())
-    }
-
-    /// Takes an extent into use ahead of need, if few frames are free and there is room for it.
-    /// Memory that the kernel refused is asked for again. False: there is nothing to do.
-    pub fn run_grower_step(&self) -> bool {
-        self.frames.forget_refusal();
-        self.frames.wants_extent() && self.frames.start_extent().unwrap_or_else(|error| {
-            tracing::warn!(%error, "2 MiB prepared for the buffer pool could not be given back");
-            false
-        })
+        let why =
+            self.flusher.write_failure().unwrap_or_else(|| match self.core.frames.is_refused() {
+                true => {
+                    "the kernel may promise no more memory (vm.overcommit_memory is 2)".to_owned()
+                }
+                false => "all are in use".to_owned(),
+            });
+        Error::NoFreeFrame { frames: self.core.frames.limit(), why }
     }
 
     /// Evicts clean cold pages until the reserve of free frames is there, or none is left to be
     /// had. Returns how many.
-    pub fn run_evictor_step(&self) -> usize {
+    pub fn run_step(&self) -> usize {
         let mut evicted = 0;
         let mut coldest = Vec::new();
         loop {
-            let missing = self.reserve().saturating_sub(self.frames.available()) as usize;
+            let missing = self.core.reserve().saturating_sub(self.core.frames.available()) as usize;
             if missing == 0 {
                 return evicted;
             }
             coldest.clear();
-            self.replacement.coldest(missing + NEAR_DEPTH, &mut coldest);
+            self.core.replacement.coldest(missing + NEAR_DEPTH, &mut coldest);
             let before = evicted;
             let mut dirty = false;
             for &frame in &coldest {
                 match self.try_evict_and(frame, Images::Make) {
                     Eviction::Done => {
-                        self.frames.give(frame);
+                        self.core.frames.give(frame);
                         evicted += 1;
                     }
                     Eviction::Dirty => dirty = true,
@@ -250,11 +250,37 @@ impl Pool {
                 }
             }
             if dirty {
-                self.background.wake_cleaner();
+                self.core.background.wake_cleaner();
             }
             if evicted == before {
                 return evicted;
             }
+        }
+    }
+
+    /// How many of the coldest pages the cleaner looks at for dirty ones at first.
+    pub(crate) fn cold_depth(&self) -> usize {
+        4 * self.core.flush_batch_pages()
+    }
+
+    /// Writes dirty pages among the coldest, and evicts what is clean.
+    pub(crate) fn flush_cold(&self) -> Result<usize> {
+        let batch = self.core.flush_batch_pages();
+        let mut depth = self.cold_depth();
+        loop {
+            let mut frames = Vec::new();
+            self.core.replacement.coldest(depth, &mut frames);
+            let seen = frames.len();
+            frames.retain(|&frame| self.core.frames.descriptor(frame).is_dirty());
+            frames.truncate(batch);
+            let written = self.flusher.flush_for_frames(&frames);
+            let evicted = self.run_step();
+            // Nothing to be had that near the tail: look further.
+            if evicted == 0 && matches!(written, Ok(0)) && seen == depth {
+                depth *= 4;
+                continue;
+            }
+            return written;
         }
     }
 }
@@ -264,8 +290,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::config::PoolConfig;
     use crate::frames::EXTENT_BYTES;
-    use crate::pool::PoolConfig;
+    use crate::pool::Pool;
     use crate::replacement::Access;
     use crate::storage::{SimStorage, Storage};
     use crate::test_files;
@@ -286,14 +313,14 @@ mod tests {
                 }
             };
             read(0..100);
-            pool.frames().refuse.store(true, Ordering::Relaxed);
+            pool.core.frames.refuse.store(true, Ordering::Relaxed);
             read(0..1024);
             // One may have been prepared ahead.
-            assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
-            pool.frames().refuse.store(false, Ordering::Relaxed);
+            debug_assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
+            pool.core.frames.refuse.store(false, Ordering::Relaxed);
             pool.run_grower_step();
             read(0..1024);
-            assert!(background || pool.resident_bytes() == 8 * EXTENT);
+            debug_assert!(background || pool.resident_bytes() == 8 * EXTENT);
         }
     }
 }

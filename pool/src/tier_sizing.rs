@@ -31,13 +31,20 @@
 //! followed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{SHARE_ONE, Tier};
-use crate::pool::Pool;
-use crate::stats::{PoolStats, thread_time};
+use parking_lot::Mutex;
 
+use crate::advisor::Advisor;
+use crate::config::CompressedTier;
+use crate::pool_core::PoolCore;
+use crate::stats::PoolStats;
+use crate::tier::{CpuSample, DUPLICATES, SHARE_ONE, Tier, pages_reached};
+
+/// A smaller pool than this gets no tier by itself: 16 MiB of pages of 16 KiB.
+const POOL_FRAMES_MIN: u32 = 1024;
 /// Shares that are compared lie so far apart.
 const GRID: u32 = 50;
 /// The largest share.
@@ -66,12 +73,8 @@ const SWITCHES_US: f64 = 10.0;
 /// caches, which no thread sees as such.
 const FRAME_US: f64 = 30.0;
 const CACHES_US: f64 = 20.0;
-/// One in this number of hits and reads has its processor's time taken.
-const CPU_SAMPLED: u64 = 16;
 /// What images take beside their bytes, as long as it is not measured.
 const SLAB_LOSS: f64 = 0.1;
-/// The share of images whose page is resident, as long as it is not measured.
-const DUPLICATES: f64 = 0.2;
 /// Decisions that are kept.
 const DECISIONS_MAX: usize = 64;
 
@@ -89,38 +92,32 @@ pub struct TierDecision {
 }
 
 /// What the cost of a share is computed from.
-pub(super) struct Model<'a> {
+struct Model<'a> {
     /// Frames of the pool.
-    pub(super) limit: f64,
+    limit: f64,
     /// The miss ratio by the number of frames.
-    pub(super) miss_ratio: &'a dyn Fn(f64) -> f64,
+    miss_ratio: &'a dyn Fn(f64) -> f64,
     /// Frames that an image takes.
-    pub(super) image_share: f64,
+    image_share: f64,
     /// Share of the images whose page is resident.
-    pub(super) duplicates: f64,
+    duplicates: f64,
     /// The time of a hit in the tier, and that of a read, in microseconds.
-    pub(super) hit_us: f64,
-    pub(super) read_us: f64,
+    hit_us: f64,
+    read_us: f64,
     /// The time of a new frame, in microseconds.
-    pub(super) frame_us: f64,
-}
-
-/// How many pages these frames and images hold together; `duplicates` is the share of the images
-/// whose page is resident.
-fn pages_reached(frames: f64, images: f64, duplicates: f64) -> f64 {
-    frames + images - (images * duplicates).min(frames)
+    frame_us: f64,
 }
 
 impl Model<'_> {
     /// Pages that the pool holds in either form.
-    pub(super) fn reach(&self, share: u32) -> f64 {
+    fn reach(&self, share: u32) -> f64 {
         let share = f64::from(share) / f64::from(SHARE_ONE);
         let pages = self.limit * (1.0 - share);
         pages_reached(pages, self.limit * share / self.image_share, self.duplicates)
     }
 
     /// Share of the requests that find the image in the tier, and share of those that read.
-    pub(super) fn hits_and_misses(&self, share: u32) -> (f64, f64) {
+    fn hits_and_misses(&self, share: u32) -> (f64, f64) {
         let pages = self.limit * f64::from(SHARE_ONE - share) / f64::from(SHARE_ONE);
         let out_of_frames = (self.miss_ratio)(pages);
         let read = (self.miss_ratio)(self.reach(share).max(pages)).min(out_of_frames);
@@ -128,13 +125,13 @@ impl Model<'_> {
     }
 
     /// What a request costs on average, in microseconds.
-    pub(super) fn cost_us(&self, share: u32) -> f64 {
+    fn cost_us(&self, share: u32) -> f64 {
         let (hits, misses) = self.hits_and_misses(share);
         hits * self.hit_us + misses * self.read_us + (hits + misses) * self.frame_us
     }
 
     /// The share to go to from `now`, where `requests` come a second.
-    pub(super) fn next_share(&self, now: u32, requests: f64) -> u32 {
+    fn next_share(&self, now: u32, requests: f64) -> u32 {
         let cost_now = self.cost_us(now);
         let shares = (0..=SHARE_MAX).step_by(GRID as usize);
         // Of equals the smallest.
@@ -151,9 +148,17 @@ impl Model<'_> {
     }
 }
 
+/// See the head of this module.
+pub(crate) struct TierSizing {
+    core: Arc<PoolCore>,
+    tier: Arc<Tier>,
+    advisor: Arc<Advisor>,
+    pub(crate) measured: Mutex<Measured>,
+}
+
 /// What is known of the times, and when the share may move again.
 #[derive(Default)]
-pub(crate) struct Splitter {
+pub(crate) struct Measured {
     looked_at: Option<Instant>,
     moved_at: Option<Instant>,
     /// How long reads take; and the processor's time of reads and of hits.
@@ -170,7 +175,7 @@ pub(crate) struct Splitter {
     idle_share: f64,
     /// Makes the machine seem to have this share of its time to spare.
     #[cfg(test)]
-    pub(super) seems_idle: Option<f64>,
+    pub(crate) seems_idle: Option<f64>,
     passed: (u64, u64),
     decisions: VecDeque<TierDecision>,
 }
@@ -205,31 +210,6 @@ impl Timed {
     }
 }
 
-/// Processor's time of a sample of events.
-#[derive(Default)]
-pub(crate) struct CpuSample {
-    seen: AtomicU64,
-    count: AtomicU64,
-    us: AtomicU64,
-}
-
-impl CpuSample {
-    /// Takes the thread's time now, if this event is one of the sample.
-    pub(crate) fn begin(&self) -> Option<Duration> {
-        let is_sampled = self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(CPU_SAMPLED);
-        is_sampled.then(thread_time)
-    }
-
-    /// The event is over.
-    pub(crate) fn end(&self, began: Option<Duration>) {
-        if let Some(began) = began {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            let took = thread_time().saturating_sub(began);
-            self.us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
-        }
-    }
-}
-
 /// How the machine's processors spend their time.
 #[derive(Default)]
 struct MachineTime {
@@ -256,7 +236,7 @@ fn idle_and_all(stat: &str) -> Option<(u64, u64)> {
     Some((idle + waiting, ticks.iter().sum()))
 }
 
-impl Splitter {
+impl Measured {
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = |since: Option<Instant>, pause| since.is_none_or(|at| now - at >= pause);
         if !is_due(self.looked_at, EVERY) {
@@ -267,34 +247,45 @@ impl Splitter {
     }
 }
 
-impl Pool {
+impl TierSizing {
+    pub(crate) fn new(core: Arc<PoolCore>, tier: Arc<Tier>, advisor: Arc<Advisor>) -> TierSizing {
+        TierSizing { core, tier, advisor, measured: Mutex::default() }
+    }
+
+    /// Changes the setting of the tier. Turned off, its frames are given back at once.
+    pub(crate) fn set_setting(&self, setting: CompressedTier) {
+        // No decision is under way that would give the tier a share afterwards.
+        let _measured = self.measured.lock();
+        self.tier.set_setting(setting);
+    }
+
     /// Looks whether the tier should have another share of the pool, and gives it that. Called by
     /// the advisor's thread.
-    pub(crate) fn split(&self) {
-        if !self.background.runs() {
+    pub(crate) fn run_step(&self) {
+        if !self.core.background.runs() {
             return;
         }
         let now = Instant::now();
-        let mut splitter = self.tier.splitter.lock();
-        let splitter = &mut *splitter;
-        if self.compressed_tier() == super::CompressedTier::Off || !splitter.is_due(now) {
+        let mut measured = self.measured.lock();
+        let measured = &mut *measured;
+        if self.tier.setting() == CompressedTier::Off || !measured.is_due(now) {
             return;
         }
-        let (stats, tier) = (self.stats(), self.tier_stats());
-        splitter.reads.note(stats.reads, stats.reads_us);
-        splitter.reads_cpu.note_sample(&self.tier.reads_cpu);
-        splitter.hits_cpu.note_sample(&self.tier.hits_cpu);
-        splitter.note_frames(&stats, self.background.busy_us());
-        splitter.note_idle();
-        splitter.note_duplicates(&self.tier, self.tier_passed());
+        let (stats, tier) = (self.core.stats(), self.tier.stats());
+        measured.reads.note(stats.reads, stats.reads_us);
+        measured.reads_cpu.note_sample(&self.tier.reads_cpu);
+        measured.hits_cpu.note_sample(&self.tier.hits_cpu);
+        measured.note_frames(&stats, self.core.background.busy_us());
+        measured.note_idle();
+        measured.note_duplicates(&self.tier, self.tier.passed());
         self.tier.age();
-        let limit = self.frames().limit();
-        let known = self.tier.image_share(self.page_size().bytes()).zip(splitter.read_us());
-        let (Some((image_bytes, read_us)), true) = (known, limit >= super::POOL_FRAMES_MIN) else {
+        let limit = self.core.frames.limit();
+        let known = self.tier.image_share(self.core.page_size().bytes()).zip(measured.read_us());
+        let (Some((image_bytes, read_us)), true) = (known, limit >= POOL_FRAMES_MIN) else {
             return;
         };
         let from = self.tier.share();
-        let to = self.with_curve(|curve, evidence, requests| {
+        let to = self.advisor.with_curve(|curve, evidence, requests| {
             if evidence < EVIDENCE {
                 return None;
             }
@@ -308,59 +299,38 @@ impl Pool {
                 miss_ratio: curve,
                 image_share: (image_bytes * loss).max(0.01),
                 duplicates: self.tier.duplicates().unwrap_or(DUPLICATES),
-                hit_us: splitter.hits_cpu.mean_us.unwrap_or(HIT_US),
+                hit_us: measured.hits_cpu.mean_us.unwrap_or(HIT_US),
                 read_us,
-                frame_us: splitter.frames.mean_us.unwrap_or(FRAME_US) + CACHES_US,
+                frame_us: measured.frames.mean_us.unwrap_or(FRAME_US) + CACHES_US,
             };
             let to = model.next_share(from, requests);
             (to != from).then(|| (to, reason(&model, from, to, requests)))
         });
         let Some((to, reason)) = to else { return };
-        splitter.moved_at = Some(now);
+        measured.moved_at = Some(now);
         let bytes = |share: u32| {
             stats.page_size_bytes * u64::from(limit) * u64::from(share) / u64::from(SHARE_ONE)
         };
-        if splitter.decisions.len() == DECISIONS_MAX {
-            splitter.decisions.pop_front();
+        if measured.decisions.len() == DECISIONS_MAX {
+            measured.decisions.pop_front();
         }
         tracing::debug!(from, to, reason, "the compressed tier changes its share");
-        splitter.decisions.push_back(TierDecision {
+        measured.decisions.push_back(TierDecision {
             taken_at: SystemTime::now(),
             from_bytes: bytes(from),
             to_bytes: bytes(to),
             reason,
         });
-        self.set_tier_share(to);
+        self.tier.set_share(to);
     }
 
     /// The last decisions about the compressed tier, oldest first.
-    pub fn tier_decisions(&self) -> Vec<TierDecision> {
-        self.tier.splitter.lock().decisions.iter().cloned().collect()
-    }
-
-    /// How many pages the pool holds in either form, as a multiple of its frames.
-    pub(crate) fn reach_factor(&self) -> f64 {
-        let tier = self.tier_stats();
-        if tier.frames == 0 {
-            return 1.0;
-        }
-        let duplicates = self.tier.duplicates().unwrap_or(DUPLICATES);
-        let limit = f64::from(self.frames().limit().max(1));
-        let pages = limit - tier.frames as f64;
-        (pages_reached(pages, tier.images as f64, duplicates) / limit).max(1.0)
-    }
-
-    /// Images that the hands passed, and of these the ones whose page was resident.
-    fn tier_passed(&self) -> (u64, u64) {
-        let passed = self.tier.shards.iter().map(|shard| {
-            let shard = shard.lock();
-            (shard.passed, shard.passed_resident)
-        });
-        passed.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
+    pub(crate) fn decisions(&self) -> Vec<TierDecision> {
+        self.measured.lock().decisions.iter().cloned().collect()
     }
 }
 
-impl Splitter {
+impl Measured {
     /// What a read costs: see the head of this module. `None` before any was measured.
     fn read_us(&self) -> Option<f64> {
         let (wall, cpu) = (self.reads.mean_us?, self.reads_cpu.mean_us?);
