@@ -109,10 +109,7 @@ impl Cleaner {
         if self.cleaner_rests() {
             return Ok(0);
         }
-        let mut frames = Vec::new();
-        self.core.replacement.coldest(self.evictor.cold_depth(), &mut frames);
-        frames.retain(|&frame| self.core.frames.descriptor(frame).is_dirty());
-        frames.truncate(self.core.flush_batch_pages());
+        let frames = self.evictor.next_dirty();
         self.at_its_pace(|| self.flusher.flush_for_frames(&frames))
     }
 

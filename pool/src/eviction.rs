@@ -263,16 +263,27 @@ impl Evictor {
         4 * self.core.flush_batch_pages()
     }
 
+    /// Frames of a batch of dirty pages among the `depth` coldest, and how many pages were looked
+    /// at.
+    fn coldest_dirty(&self, depth: usize) -> (Vec<u32>, usize) {
+        let mut frames = Vec::new();
+        self.core.replacement.coldest(depth, &mut frames);
+        let seen = frames.len();
+        frames.retain(|&frame| self.core.frames.descriptor(frame).is_dirty());
+        frames.truncate(self.core.flush_batch_pages());
+        (frames, seen)
+    }
+
+    /// Frames of a batch of dirty pages that a shrink is about to evict.
+    pub(crate) fn next_dirty(&self) -> Vec<u32> {
+        self.coldest_dirty(self.cold_depth()).0
+    }
+
     /// Writes dirty pages among the coldest, and evicts what is clean.
     pub(crate) fn flush_cold(&self) -> Result<usize> {
-        let batch = self.core.flush_batch_pages();
         let mut depth = self.cold_depth();
         loop {
-            let mut frames = Vec::new();
-            self.core.replacement.coldest(depth, &mut frames);
-            let seen = frames.len();
-            frames.retain(|&frame| self.core.frames.descriptor(frame).is_dirty());
-            frames.truncate(batch);
+            let (frames, seen) = self.coldest_dirty(depth);
             let written = self.flusher.flush_for_frames(&frames);
             let evicted = self.run_step();
             // Nothing to be had that near the tail: look further.
@@ -316,11 +327,11 @@ mod tests {
             pool.core.frames.refuse.store(true, Ordering::Relaxed);
             read(0..1024);
             // One may have been prepared ahead.
-            debug_assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
+            assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
             pool.core.frames.refuse.store(false, Ordering::Relaxed);
             pool.run_grower_step();
             read(0..1024);
-            debug_assert!(background || pool.resident_bytes() == 8 * EXTENT);
+            assert!(background || pool.resident_bytes() == 8 * EXTENT);
         }
     }
 }

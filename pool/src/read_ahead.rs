@@ -1,7 +1,7 @@
 //! Read-ahead: pages asked for before they are wanted, read in batches.
 //!
 //! A request is a hint. It is dropped when the queue is full, when no frame can be had without
-//! waiting, when the page came in meanwhile, and when reading it fails (the query that really wants
+//! waiting, when the page has come in already, and when reading it fails (the query that really wants
 //! the page will read it again and get the error). Pages being read are exclusively latched, so a
 //! query that comes too early waits for the batch rather than reading twice.
 //!
@@ -136,7 +136,7 @@ pub struct Warmed {
 
 /// A page being read. It is exclusively latched from [`ReadAhead::begin_read`] to
 /// [`ReadAhead::finish_read`] or [`PoolCore::abandon`], and this is the only value through which
-/// its frame is reached meanwhile.
+/// its frame is reached until then.
 struct Reading {
     id: PageId,
     access: Access,

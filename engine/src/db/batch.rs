@@ -88,19 +88,28 @@ impl Transaction {
         let mut order: Vec<usize> = (0..entries.len()).collect();
         let key = |at: usize| entries[at].0.as_ref();
         order.sort_by(|a, b| key(*a).cmp(key(*b)));
-        let savepoint = self.savepoint();
-        let mut ahead = ReadAhead::new(table, index);
-        for (n, &at) in order.iter().enumerate() {
-            ahead.keep_up(n, |n| order.get(n).map(|&at| key(at)));
-            if let Err(error) = write(self, key(at), entries[at].1.as_ref()) {
-                // Otherwise all of the transaction is about to be undone.
-                if !self.must_rollback() {
-                    self.rollback_to(savepoint)?;
-                }
-                return Err(error);
+        self.all_or_nothing(|trx| {
+            let mut ahead = ReadAhead::new(table, index);
+            for (n, &at) in order.iter().enumerate() {
+                ahead.keep_up(n, |n| order.get(n).map(|&at| key(at)));
+                write(trx, key(at), entries[at].1.as_ref())?;
             }
+            Ok(())
+        })
+    }
+
+    /// Calls `write`. If it fails, all that it has written is undone.
+    pub(crate) fn all_or_nothing<T>(
+        &mut self,
+        write: impl FnOnce(&mut Transaction) -> Result<T>,
+    ) -> Result<T> {
+        let savepoint = self.savepoint();
+        let result = write(self);
+        // After some errors all of the transaction is about to be undone.
+        if result.is_err() && !self.must_rollback() && self.has_written_since(&savepoint) {
+            self.rollback_to(savepoint)?;
         }
-        Ok(())
+        result
     }
 }
 

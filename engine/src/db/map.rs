@@ -284,9 +284,7 @@ impl Transaction {
     /// # Ok::<(), tidepool::Error>(())
     /// ```
     pub fn prefix(&mut self, table: &Arc<Table>, prefix: impl AsRef<[u8]>) -> Range<'_> {
-        let prefix = prefix.as_ref();
-        let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-        Range::new(self, table, (Bound::Included(prefix.to_vec()), end))
+        Range::new(self, table, beginning_with(prefix.as_ref().to_vec()))
     }
 }
 
@@ -491,6 +489,12 @@ fn go_to_end(
 
 fn contains(from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>, key: &[u8]) -> bool {
     (borrowed(from), borrowed(to)).contains(key)
+}
+
+/// The range of all keys that begin with `prefix`.
+pub(crate) fn beginning_with(prefix: Vec<u8>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let end = prefix_end(&prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    (Bound::Included(prefix), end)
 }
 
 /// The least key that is greater than all keys that begin with `prefix`; `None`: there is none.

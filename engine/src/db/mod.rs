@@ -71,7 +71,7 @@ pub use encryption::EncryptionRow;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
 pub use map::Range;
-pub(crate) use map::prefix_end;
+pub(crate) use map::{beginning_with, prefix_end};
 pub(crate) use transaction::ReadsEpoch;
 use transaction::Used;
 pub use transaction::{NewRow, Savepoint, Transaction};

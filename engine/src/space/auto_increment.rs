@@ -129,7 +129,7 @@ impl AutoIncrement {
                 mtr.commit();
                 *reserved_to = ahead;
             }
-            // Rows of others may have gone past it meanwhile.
+            // An insert of another thread may have gone past it.
             let given =
                 self.next.compare_exchange(first, next, Ordering::AcqRel, Ordering::Acquire);
             if given.is_ok() {

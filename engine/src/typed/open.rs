@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const CLUSTERED_NAME: &str = "key";
 /// The last round, during which writes are refused, is of about this many rows at most.
 const LAST_ROUND_WRITES: u64 = 500;
-/// Rounds after which the next one is the last, whatever was written meanwhile.
+/// Rounds after which the next one is the last, however much is left.
 const ROUNDS_MAX: u32 = 30;
 /// Between two tries to find the table unused.
 const REST: Duration = Duration::from_millis(1);
@@ -336,7 +336,7 @@ impl<K: KeyCodec, V, E: Encoding<V>> Build<'_, K, V, E> {
         self.round().map(drop)
     }
 
-    /// Brings in what was written meanwhile; how many writes are left.
+    /// Brings in what was written since the last round; how many writes are left.
     fn round(&mut self) -> Result<u64> {
         self.change.begin_round()?;
         while let Some(row) = self.change.next_changed_row()? {

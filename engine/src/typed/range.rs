@@ -10,7 +10,7 @@ use super::index::{Index, KeptIndex};
 use super::key::{KeyBound, KeyCodec, KeyPrefix};
 use super::rows::codec_error;
 use super::value::{Encoding, LendValue, OwnCodec};
-use crate::db::{Range, Transaction, prefix_end};
+use crate::db::{Range, Transaction, beginning_with, prefix_end};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
@@ -36,7 +36,7 @@ pub(super) fn bounds<K, Q: KeyBound<K>>(keys: &impl RangeBounds<Q>) -> Bounds {
         from => from,
     };
     let to = match keys.end_bound().map(bytes) {
-        Bound::Included(key) => prefix_end(&key).map_or(Bound::Unbounded, Bound::Excluded),
+        Bound::Included(key) => beginning_with(key).1,
         to => to,
     };
     (from, to)
@@ -45,12 +45,6 @@ pub(super) fn bounds<K, Q: KeyBound<K>>(keys: &impl RangeBounds<Q>) -> Bounds {
 /// A range without a key.
 fn nothing() -> Bounds {
     (Bound::Unbounded, Bound::Excluded(Vec::new()))
-}
-
-/// The range of all keys that begin so.
-fn beginning_with(prefix: Vec<u8>) -> Bounds {
-    let end = prefix_end(&prefix).map_or(Bound::Unbounded, Bound::Excluded);
-    (Bound::Included(prefix), end)
 }
 
 /// Rows of a [`TypedTable`] in the order of their keys, or of an index; an [`Iterator`] from either

@@ -142,7 +142,7 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         if self.rows.indexes.is_empty() {
             return trx.put(&self.rows.table, &row_key, &row);
         }
-        self.whole(trx, |trx| {
+        trx.all_or_nothing(|trx| {
             let table = &self.rows.table;
             let found = match self.lock_row(trx, &row_key)? {
                 Found::Nothing => insert_or_lock(trx, table, &row_key, &row)?,
@@ -183,7 +183,7 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         value: &V,
     ) -> Result<bool> {
         let (row_key, row) = self.encode(key, value)?;
-        self.whole(trx, |trx| {
+        trx.all_or_nothing(|trx| {
             match trx.insert(&self.rows.table, Table::CLUSTERED, &row_key, &row) {
                 Ok(()) => {}
                 Err(Error::DuplicateKey { .. }) => return Ok(false),
@@ -305,7 +305,7 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         if self.rows.indexes.is_empty() {
             return trx.remove(table, row_key);
         }
-        self.whole(trx, |trx| {
+        trx.all_or_nothing(|trx| {
             let Found::Row(row) = self.lock_row(trx, row_key)? else { return Ok(false) };
             let (key, value) = (self.decode_key(row_key)?, self.decode_value(row_key, &row)?);
             trx.delete(table, Table::CLUSTERED, row_key)?;
@@ -321,21 +321,6 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         let request = request.locked(LockMode::Exclusive, LockWait::Wait);
         let found = trx.read(&self.rows.table, Table::CLUSTERED, request)?;
         Ok(if found { Found::Row(row) } else { Found::Nothing })
-    }
-
-    /// Calls `write`. If it fails, all that it has written is undone.
-    fn whole<T>(
-        &self,
-        trx: &mut Transaction,
-        write: impl FnOnce(&mut Transaction) -> Result<T>,
-    ) -> Result<T> {
-        let savepoint = trx.savepoint();
-        let result = write(trx);
-        // After some errors all of the transaction is about to be undone.
-        if result.is_err() && !trx.must_rollback() && trx.has_written_since(&savepoint) {
-            trx.rollback_to(savepoint)?;
-        }
-        result
     }
 
     /// Brings the indexes from what a row was to what it is. `key`: the key and its bytes.

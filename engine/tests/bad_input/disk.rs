@@ -97,7 +97,9 @@ fn io_error_on_fsync_of_the_log() {
     let expected = trx.commit().unwrap_err().to_string();
     assert_eq!(
         without_numbers(&expected),
-        "the engine has stopped writing: cannot sync 'redo/redo.#': Input/output error (os error #) (the disk failed: look in the kernel log and check the device); restart to recover"
+        "the engine has stopped writing: cannot sync 'redo/redo.#': \
+         Input/output error (os error #) (the disk failed: look in the kernel log and check the \
+         device); restart to recover"
     );
     // Nothing is written any more, and nothing that a retry could make look right. Reading goes on.
     let refused = trx.insert(&table, 0, b"later", b"").unwrap_err();

@@ -2,8 +2,8 @@
 //!
 //! For each page of a batch: latch shared (try only), note it in flight, copy it, unlatch. Then,
 //! with no latch held: make the redo durable up to the newest page LSN of the batch; stamp the
-//! copies' checksums; write and sync them; only then is a page clean (unless it was changed
-//! meanwhile, which queued it anew).
+//! copies' checksums; write and sync them; only then is a page clean (unless a change after the
+//! copy queued it anew).
 //!
 //! The copies become images, and each file gets those of its pages as one run (`packed`). Pages
 //! that have a second copy are then written to their mirror (`mirrors`).
@@ -158,8 +158,8 @@ impl Flusher {
                 &mut buffer[slot_range(state.page_size, slot)],
             ));
         }
-        // By file, and in the order of its pages. Not before they are copied: a shrink moves pages
-        // from frame to frame meanwhile.
+        // By file, and in the order of its pages. Not before they are copied: until then a shrink
+        // may move pages from frame to frame.
         batch.pages.sort_unstable_by_key(|page| page.id);
         let result = self.write_batch(state, &mut buffer, batch, cause);
         state.buffer = Some(buffer);

@@ -23,7 +23,7 @@
 //!   given back is clean.
 //!
 //! # Waiting for frames
-//! Nothing here waits. A thread that wants a frame, and may hold page latches meanwhile, waits in
+//! Nothing here waits. A thread that wants a frame, and may hold page latches, waits in
 //! [`crate::eviction`]. That is safe because all background work only *tries* latches, and passes
 //! over what it cannot have.
 //!
@@ -197,7 +197,7 @@ impl PoolCore {
     }
 
     /// Rests as long as the [`ScanThrottle`] says, on behalf of a scan. Without threads no other
-    /// could read meanwhile.
+    /// could read during the rest.
     pub(crate) fn let_queries_read(&self, rest: impl Fn(&ScanThrottle, Instant) -> Duration) {
         if !self.background.runs() || self.background.is_stopping() {
             return;

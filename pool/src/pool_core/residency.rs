@@ -115,7 +115,7 @@ impl PoolCore {
         self.counters.write_requests.increment();
     }
 
-    /// Panics unless a page that was read and verified is the one that is installed in `frame`, or
+    /// In debug builds, panics unless a page that was read and verified is the one that is installed in `frame`, or
     /// was never written. The counterpart of [`assert_writable`](PoolCore::assert_writable).
     pub(crate) fn assert_readable(&self, frame: u32, id: PageId, bytes: &[u8]) {
         debug_assert_eq!(
@@ -132,7 +132,7 @@ impl PoolCore {
         debug_assert!(page::verify(bytes, id).is_ok(), "page {id} was changed before it was seen");
     }
 
-    /// Panics unless the copy of a page is fit to be written: it is that page, as of `lsn`, with
+    /// In debug builds, panics unless the copy of a page is fit to be written: it is that page, as of `lsn`, with
     /// its checksum.
     pub(crate) fn assert_writable(&self, id: PageId, lsn: Lsn, copy: &[u8]) {
         debug_assert_eq!(copy.len(), self.page_size().bytes(), "a page is written whole");
