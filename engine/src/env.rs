@@ -132,6 +132,7 @@ fn open_pool(
         page_compression: options.page_compression,
         compressed_tier: options.compressed_tier,
         memory_locked: options.memory_locked,
+        memory_threads: options.memory_threads,
         check_page: crate::format::check_page,
         background: options.background,
         ..PoolConfig::default()

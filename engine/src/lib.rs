@@ -167,7 +167,8 @@ pub use tidepool_governor::Policy as MemoryPolicy;
 pub use tidepool_pool::encryption::{KeyError, Keyring, MemoryKeyring};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{
-    Access, Advice, AdviceRow, CompressedTier, Lsn, PageCompression, Sample, ThreadWork, storage,
+    Access, Advice, AdviceRow, CompressedTier, Lsn, MemoryThreads, PageCompression, Sample,
+    ThreadWork, storage,
 };
 pub use trx::{Isolation, TransactionOptions};
 pub use typed::{Index, TypedTable};

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 use tidepool_governor::Policy as MemoryPolicy;
-use tidepool_pool::{CompressedTier, PageCompression};
+use tidepool_pool::{CompressedTier, MemoryThreads, PageCompression};
 
 /// Smallest and largest page size, in bytes.
 pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
@@ -168,6 +168,9 @@ pub struct Options {
     /// Whether the process locks its memory (`mlockall`), or is about to. Then only what the pool
     /// uses may be locked, not all that it might use once. Default false.
     pub memory_locked: bool,
+    /// How the kernel schedules the two threads that see memory getting short and give it back.
+    /// Default [`MemoryThreads::AsOthers`]: no nice value of the process changes.
+    pub memory_threads: MemoryThreads,
     /// How many files may have a descriptor at once. There may be any number of tables: files that
     /// rest are closed and opened again. 0 (default) = half of the descriptors that the process may
     /// have.
@@ -250,6 +253,7 @@ impl Default for Options {
             compressed_tier: CompressedTier::default(),
             direct_io: true,
             memory_locked: false,
+            memory_threads: MemoryThreads::default(),
             open_files: 0,
             buffer_pool_dump_at_shutdown: true,
             buffer_pool_load_at_startup: true,

@@ -33,8 +33,8 @@ pub enum Command {
 /// What an experiment is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Choice {
-    /// Experiments: swap, pressure, limits, govern, resize, sideload, warm, advice, idle,
-    /// defaults, traces, or "all".
+    /// Experiments: swap, pressure, limits, govern, resize, sideload, warm, queries, advice,
+    /// idle, defaults, cluster, traces, or "all".
     #[arg(required = true)]
     experiments: Vec<String>,
     /// The engines to compare; they take turns. Without it tidepool and innodb, for `defaults` all
@@ -50,7 +50,7 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, limits, govern, resize and sideload, only the cases whose name contains
+    /// Of swap, pressure, limits, govern, resize, sideload, queries and cluster, only the cases whose name contains
     /// this, as "in turns" or "rescue"; may be given several times. Results of other cases in the
     /// directory stay.
     #[arg(long, value_name = "TEXT")]

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tidepool::{
     AcceptLogLoss, CompressedTier, Db, DefinitionChange, EncryptTables, EncryptionChoice, Error,
-    ForceRecovery, IndexDef, Lsn, MemoryPolicy, Options, PageCompression, Replacement, Sample,
-    TableDef, TableEncryption, TraceOptions,
+    ForceRecovery, IndexDef, Lsn, MemoryPolicy, MemoryThreads, Options, PageCompression,
+    Replacement, Sample, TableDef, TableEncryption, TraceOptions,
 };
 
 use crate::attachment::{Attached, AttachmentChanges};
@@ -86,6 +86,7 @@ impl OpenOptions {
                 _ => AcceptLogLoss::Yes,
             },
             memory_locked: self.memory_locked != 0,
+            memory_threads: MemoryThreads::First,
             memory_guard: self.memory_guard != 0,
             memory_policy: memory_policy(self.memory_policy),
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::background_task::StepRunner;
 use crate::error::{Error, Result};
-use crate::priority::Priority;
+use crate::priority::{MemoryThreads, Priority};
 use crate::stats::thread_time;
 use crate::wakeup::Wakeup;
 
@@ -65,11 +65,11 @@ pub(crate) enum Urgency {
 }
 
 impl Background {
-    pub(crate) fn new(enabled: bool) -> Background {
+    pub(crate) fn new(enabled: bool, memory_threads: MemoryThreads) -> Background {
         Background {
             enabled,
             wakeups: Arc::default(),
-            priority: Arc::new(Priority::new()),
+            priority: Arc::new(Priority::new(memory_threads)),
             threads: Mutex::default(),
             busy_us: AtomicU64::new(0),
         }

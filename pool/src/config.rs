@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::page::PageSize;
 use crate::page_compression::PageCompression;
+use crate::priority::MemoryThreads;
 use crate::replacement::ReplacementConfig;
 
 /// The smallest pool, in frames: enough for a few threads with a few latched pages each.
@@ -53,6 +54,8 @@ pub struct PoolConfig {
     /// What the layer above demands of a page that is read, besides checksum and place: its readers
     /// may then rely on that.
     pub check_page: CheckPage,
+    /// How the kernel schedules the threads that give memory back.
+    pub memory_threads: MemoryThreads,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and only [`Pool::advance_clock`](crate::Pool::advance_clock)
     /// moves the time: then a single-threaded run is the same each time.
@@ -72,6 +75,7 @@ impl Default for PoolConfig {
             huge_pages: true,
             memory_locked: false,
             check_page: |_| Ok(()),
+            memory_threads: MemoryThreads::default(),
             background: true,
         }
     }

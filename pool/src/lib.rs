@@ -85,7 +85,7 @@ pub use page_compression::PageCompression;
 pub use page_guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use page_view::{PageView, Retry};
 pub use pool::Pool;
-pub use priority::Priority;
+pub use priority::{MemoryThreads, Priority};
 pub use read_ahead::Warmed;
 pub use replacement::{
     Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,

@@ -16,28 +16,42 @@ const NICE_MIN: i32 = -20;
 /// Below all nice values: no thread has asked yet.
 const UNKNOWN: i32 = i32::MIN;
 
+/// How the kernel schedules the threads that see memory getting short and give it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryThreads {
+    /// As the other threads of the process.
+    #[default]
+    AsOthers,
+    /// Before the others, by a lower nice value, if the kernel allows it: for a process that is a
+    /// server and nothing else.
+    First,
+}
+
 /// What the kernel has granted to such threads of one pool.
 #[derive(Debug)]
 pub struct Priority {
+    wanted: MemoryThreads,
     nice: AtomicI32,
     is_refusal_told: AtomicBool,
 }
 
 impl Priority {
-    pub(crate) fn new() -> Priority {
-        Priority { nice: AtomicI32::new(UNKNOWN), is_refusal_told: AtomicBool::new(false) }
+    pub(crate) fn new(wanted: MemoryThreads) -> Priority {
+        Priority { wanted, nice: AtomicI32::new(UNKNOWN), is_refusal_told: AtomicBool::new(false) }
     }
 
-    /// Asks the kernel to run the calling thread before the others of its process. The first
-    /// refusal is logged.
+    /// Asks the kernel to run the calling thread before the others of its process, if that is
+    /// wanted. The first refusal is logged.
     pub fn raise(&self) {
-        if let Some(refusal) = self.ask() {
+        if self.wanted == MemoryThreads::First
+            && let Some(refusal) = self.ask()
+        {
             tracing::info!("{refusal}");
         }
     }
 
     /// The nice value of the threads that have asked, the largest if they differ; none before the
-    /// first has.
+    /// first has, and where none asks.
     pub fn nice(&self) -> Option<i32> {
         Some(self.nice.load(Ordering::Relaxed)).filter(|&nice| nice != UNKNOWN)
     }
@@ -69,7 +83,7 @@ mod tests {
 
     /// What two threads get that ask, with the privilege for it if there is one, or without.
     fn ask_twice(with_privilege: bool) -> (i32, Option<i32>, [Option<String>; 2]) {
-        let priority = Priority::new();
+        let priority = Priority::new(MemoryThreads::First);
         assert_eq!(priority.nice(), None);
         let ask = || {
             if !with_privilege {
@@ -96,6 +110,19 @@ mod tests {
         let wanted = (before - STEPS).max(NICE_MIN);
         assert!(first.contains(&format!("the nice value {before}, not at {wanted}: ")), "{first}");
         assert!(first.contains(&format!("LimitNICE={wanted:+} ")), "{first}");
+    }
+
+    #[test]
+    fn the_process_keeps_its_nice_values_unless_asked() {
+        let priority = Priority::new(MemoryThreads::AsOthers);
+        let raised = std::thread::scope(|scope| {
+            let raise = || {
+                priority.raise();
+                getpriority_process(None).unwrap()
+            };
+            scope.spawn(raise).join().expect("no panic")
+        });
+        assert_eq!((raised, priority.nice()), (getpriority_process(None).unwrap(), None));
     }
 
     #[test]

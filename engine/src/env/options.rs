@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidepool_governor::Policy as MemoryPolicy;
 use tidepool_pool::encryption::Keys;
 use tidepool_pool::storage::Storage;
-use tidepool_pool::{CompressedTier, PageCompression, ReplacementConfig};
+use tidepool_pool::{CompressedTier, MemoryThreads, PageCompression, ReplacementConfig};
 
 use crate::encryption::{EncryptTables, KeySource};
 use crate::newest_runs::NewestRuns;
@@ -37,6 +37,8 @@ pub struct EnvOptions {
     pub memory_policy: MemoryPolicy,
     /// See [`Options::memory_locked`].
     pub memory_locked: bool,
+    /// See [`Options::memory_threads`].
+    pub memory_threads: MemoryThreads,
     /// Where `/proc` and `/sys` are.
     pub system_root: PathBuf,
     /// The pool's replacement policy.
@@ -118,6 +120,7 @@ impl From<&Options> for EnvOptions {
             buffer_pool_size_bytes: options.buffer_pool_size_bytes,
             memory_budget_bytes: options.memory_budget_bytes,
             memory_locked: options.memory_locked,
+            memory_threads: options.memory_threads,
             memory_guard: options.memory_guard,
             memory_policy: options.memory_policy,
             system_root: options.system_root.clone(),

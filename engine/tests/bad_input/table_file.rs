@@ -169,6 +169,34 @@ fn a_cell_outside_of_its_node() {
     );
 }
 
+/// Its cells would have other keys. A backward scan over such a node had no end once.
+#[test]
+fn a_prefix_that_is_not_the_fences() {
+    let dir = directory();
+    let pages = packed::pages(&files_in(dir.path()), A);
+    let mut leaves = 0;
+    for (no, page) in (0..).zip(&pages) {
+        if page_type(page) != PageType::TREE_LEAF {
+            continue;
+        }
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(dir.path(), copy.path());
+        packed::change_page(&files_in(copy.path()), A, no, |page| {
+            let prefix = u16::from_le_bytes([page[44], page[45]]);
+            page[44..46].copy_from_slice(&(prefix + 1).to_le_bytes());
+        });
+        only_a_fails(
+            copy.path(),
+            &format!(
+                "tables/00000010.tpd: page {no} is corrupt: the prefix is not the fences' common one: \
+                 restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table"
+            ),
+        );
+        leaves += 1;
+    }
+    assert!(leaves > 1, "the table has a tree");
+}
+
 /// Rows of an index, forward or backward; more than the table can have is a scan without an end.
 fn count_up_to(db: &Db, rows_max: usize, backward: bool) -> Result<usize> {
     let mut trx = db.begin(TransactionOptions::default());

@@ -23,7 +23,7 @@ fn rows(memory_bytes: u64) -> u64 {
 pub(super) fn tables(memory_bytes: u64) -> DataSet {
     let mut tables = vec![Table::new("sbtest", rows(memory_bytes))];
     tables.extend(resident_tables(memory_bytes));
-    DataSet { name: "tables".into(), tables, warehouses: 0 }
+    DataSet::of_tables("tables", tables)
 }
 
 /// These tables for each of the engines, for an experiment that needs no others.

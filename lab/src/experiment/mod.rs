@@ -10,12 +10,14 @@ use crate::load::tables::DataSet;
 use crate::record::{Outcome, Point, Record, statistics};
 
 pub mod advice;
+pub mod cluster;
 mod data;
 pub mod defaults;
 pub mod govern;
 pub mod idle;
 pub mod limits;
 pub mod pressure;
+pub mod queries;
 pub mod resize;
 pub mod sideload;
 pub mod swap;
@@ -54,7 +56,7 @@ const POOLS: [Engine; 2] = [Engine::Tidepool, Engine::InnoDb];
 const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
-pub const ALL: [Experiment; 11] = [
+pub const ALL: [Experiment; 13] = [
     with_mysql("swap", swap::run, data::data, swap::case_names, SECONDS),
     with_mysql("pressure", pressure::run, pressure::data, pressure::case_names, THREADS),
     with_mysql("limits", limits::run, data::data, limits::case_names, THREADS),
@@ -62,9 +64,14 @@ pub const ALL: [Experiment; 11] = [
     with_mysql("resize", resize::run, resize::data, resize::case_names, THREADS),
     with_mysql("sideload", sideload::run, data::data, sideload::case_names, NOTHING),
     with_mysql("warm", warm::run, data::data, no_cases, THREADS),
+    with_mysql("queries", queries::run, queries::data, queries::case_names, NOTHING),
     whole("advice", advice::run, &POOLS, advice::data, SECONDS),
     whole("idle", idle::run, &POOLS, idle::data, THREADS),
     whole("defaults", defaults::run, &defaults::ENGINES, defaults::data, TPCC),
+    Experiment {
+        cases: cluster::case_names,
+        ..whole("cluster", cluster::run, &[Engine::Tidepool], cluster::data, SECONDS)
+    },
     whole("traces", traces::run, &POOLS, traces::data, NOTHING),
 ];
 

@@ -64,17 +64,16 @@ fn rows(bytes: u64) -> u64 {
 
 fn tables() -> DataSet {
     let table = |database: &str, bytes: u64| Table::new(database, rows(bytes));
-    DataSet {
-        name: "traces".into(),
-        warehouses: 0,
-        tables: vec![
+    DataSet::of_tables(
+        "traces",
+        vec![
             table("large", POOL_BYTES * 4),
             table("hot", POOL_BYTES * 6 / 10),
             table("one", POOL_BYTES * 8 / 10),
             table("two", POOL_BYTES * 8 / 10),
             table("round", POOL_BYTES * 3 / 2),
         ],
-    }
+    )
 }
 
 /// The data that it needs.

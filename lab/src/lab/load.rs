@@ -7,11 +7,11 @@
 /// What was chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Load {
-    /// Client threads of the load, in place of the experiment's 8 or 16. Not of sideload and
-    /// traces.
+    /// Client threads of the load, in place of the experiment's 8 or 16. Not of sideload,
+    /// queries and traces.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub threads: Option<u32>,
-    /// Seconds that a run of swap, advice or defaults is measured for. Other experiments do things
+    /// Seconds that a run of swap, advice, defaults or cluster is measured for. Other experiments do things
     /// at certain seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub seconds: Option<u32>,

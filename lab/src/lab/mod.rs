@@ -215,6 +215,17 @@ impl Lab {
         })
     }
 
+    /// Says why the processors of a server can't be limited here, if they can't.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn need_cpu_cgroups(&self) -> Result<()> {
+        need_root("limiting the processors of a server")?;
+        Hierarchy::find("cpu", "cpu").map(drop).ok_or_else(|| {
+            Error::Missing("no cgroup hierarchy with the cpu controller is mounted".into())
+        })
+    }
+
     /// Swap space until it is dropped.
     ///
     /// # Errors
@@ -229,6 +240,14 @@ impl Lab {
     /// If the system refuses.
     pub fn memory_cgroup(&self, limit_bytes: u64) -> Result<Cgroup> {
         Cgroup::memory(&self.registry, limit_bytes)
+    }
+
+    /// A limit of processors, as 0.5, until it is dropped.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn cpu_cgroup(&self, cpus: f64) -> Result<Cgroup> {
+        Cgroup::cpu(&self.registry, cpus)
     }
 
     /// A limit of reads until it is dropped.

@@ -4,3 +4,4 @@ pub mod dump;
 pub mod sysbench;
 pub mod tables;
 pub mod tpcc;
+pub mod tpch;

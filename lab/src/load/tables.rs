@@ -23,7 +23,7 @@ use rand::{Rng, SeedableRng};
 use crate::engine::Engine;
 use crate::environment::Environment;
 use crate::error::{Error, Result};
-use crate::load::tpcc;
+use crate::load::{tpcc, tpch};
 use crate::record::fnv64;
 use crate::server::{Server, ServerOptions, install};
 
@@ -70,23 +70,35 @@ pub struct DataSet {
     pub tables: Vec<Table>,
     /// Warehouses of TPC-C, in the database that the load uses; 0 for none.
     pub warehouses: u32,
+    /// The tables of TPC-H, in their database.
+    pub tpch: Option<tpch::Scale>,
 }
 
 impl DataSet {
     /// One table in the database `sbtest`.
     pub fn one(name: &str, rows: u64) -> DataSet {
-        DataSet { name: name.into(), tables: vec![Table::new("sbtest", rows)], warehouses: 0 }
+        DataSet::of_tables(name, vec![Table::new("sbtest", rows)])
     }
 
     /// One table of wide rows.
     pub fn wide(name: &str, size_bytes: u64) -> DataSet {
         let table = Table { wide: true, ..Table::new("wide", size_bytes / WIDE_ROW_BYTES) };
-        DataSet { name: name.into(), tables: vec![table], warehouses: 0 }
+        DataSet::of_tables(name, vec![table])
+    }
+
+    /// Tables of sysbench's kind.
+    pub fn of_tables(name: &str, tables: Vec<Table>) -> DataSet {
+        DataSet { name: name.into(), tables, warehouses: 0, tpch: None }
     }
 
     /// The tables of TPC-C.
     pub fn tpcc(warehouses: u32) -> DataSet {
-        DataSet { name: "tpcc".into(), tables: Vec::new(), warehouses }
+        DataSet { warehouses, ..DataSet::of_tables("tpcc", Vec::new()) }
+    }
+
+    /// The tables of TPC-H.
+    pub fn tpch(scale: tpch::Scale) -> DataSet {
+        DataSet { tpch: Some(scale), ..DataSet::of_tables("tpch", Vec::new()) }
     }
 
     /// Where its directory is.
@@ -99,6 +111,9 @@ impl DataSet {
         if self.warehouses > 0 {
             content += &format!("warehouses:{}", self.warehouses);
         }
+        if let Some(scale) = self.tpch {
+            content += &format!("tpch:{}", scale.thousandths);
+        }
         let version = engine.data_version(environment)?;
         let hash = fnv64(content.as_bytes()) & 0xffff_ffff;
         let name = format!("{}-{version}-{}-{hash:08x}", engine.key(), self.name);
@@ -108,7 +123,8 @@ impl DataSet {
     /// Its size on the disk, roughly.
     fn size_bytes(&self) -> u64 {
         let tables: u64 = self.tables.iter().map(Table::size_bytes).sum();
-        tables + u64::from(self.warehouses) * WAREHOUSE_BYTES
+        let tpch = self.tpch.map_or(0, tpch::Scale::size_bytes);
+        tables + u64::from(self.warehouses) * WAREHOUSE_BYTES + tpch
     }
 }
 
@@ -166,6 +182,9 @@ pub fn prepare(
         let scale = tpcc::Scale::full(data.warehouses);
         tpcc::population::populate(client.as_mut(), &scale, 1)
             .map_err(Error::statement("the tables of TPC-C"))?;
+    }
+    if let Some(scale) = data.tpch {
+        tpch::schema::fill(&mut server.connect("")?, scale, progress)?;
     }
     server.stop()?;
     tracing::info!("{}: {all} rows in {:.0} s", dir.display(), start.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! Cgroups with a limit: of memory, or of reads a second. Version 1 and 2 hierarchies, whichever
+//! Cgroups with a limit: of memory, of processors, or of reads a second. Version 1 and 2 hierarchies, whichever
 //! has the controller.
 
 use std::fs;
@@ -53,6 +53,10 @@ fn unified(mounts: &str) -> Option<PathBuf> {
         Some(PathBuf::from(path))
     })
 }
+
+/// The time within which a group of processors may use its quota. Shorter than the kernel's 100 ms,
+/// so that a statement does not wait long for the next period.
+const CPU_PERIOD_US: u32 = 10_000;
 
 /// A cgroup that exists for the length of an experiment. Processes that are in it when it is
 /// dropped are killed.
@@ -114,6 +118,29 @@ impl Cgroup {
             group.write("blkio.throttle.read_iops_device", &line)?;
         }
         Ok(group)
+    }
+
+    /// A group whose processes together get no more than `cpus` processors' time, as 0.5.
+    ///
+    /// # Errors
+    /// If there is no such controller, or the user may not.
+    pub fn cpu(registry: &Registry, cpus: f64) -> Result<Cgroup> {
+        let group = Cgroup::create(registry, "cpu", "cpu")?;
+        group.limit_cpus(cpus)?;
+        Ok(group)
+    }
+
+    /// Changes the limit of a group of processors.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn limit_cpus(&self, cpus: f64) -> Result<()> {
+        let quota_us = (cpus * f64::from(CPU_PERIOD_US)) as u64;
+        if self.is_v2 {
+            return self.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"));
+        }
+        self.write("cpu.cfs_period_us", &CPU_PERIOD_US.to_string())?;
+        self.write("cpu.cfs_quota_us", &quota_us.to_string())
     }
 
     fn create(registry: &Registry, v1_name: &str, v2_name: &str) -> Result<Cgroup> {

@@ -7,7 +7,9 @@ use crate::experiment::govern::GOVERNED;
 use crate::experiment::pressure::BESIDE_THE_STEP;
 use crate::record::{NEVER, Outcome, Record, statistics};
 
+mod cluster;
 mod defaults;
+mod queries;
 mod sideload;
 mod swap;
 
@@ -76,6 +78,8 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     advice(&of("advice"), &mut rows);
     idle(&of("idle"), &mut rows);
     defaults::rows(&of("defaults"), &mut rows);
+    queries::rows(&of("queries"), &mut rows);
+    cluster::rows(&of("cluster"), &mut rows);
     rows
 }
 

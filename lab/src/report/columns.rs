@@ -19,7 +19,7 @@ const fn column(figure: &'static str, heading: &'static str, digits: usize) -> C
     Column { figure, heading, digits, may_be_never: false }
 }
 
-static COLUMNS: [Column; 16] = [
+static COLUMNS: [Column; 43] = [
     column("qps", "queries/s", 0),
     column("tps", "tx/s", 0),
     column("p95_ms", "p95 ms", 2),
@@ -36,6 +36,33 @@ static COLUMNS: [Column; 16] = [
     column("dump_mb_s", "dump MB/s", 1),
     column("dump_s", "one dump, s", 0),
     column("oom_kills", "OOM kills", 0),
+    column("q01_s", "Q1", 2),
+    column("q02_s", "Q2", 2),
+    column("q03_s", "Q3", 2),
+    column("q04_s", "Q4", 2),
+    column("q05_s", "Q5", 2),
+    column("q06_s", "Q6", 2),
+    column("q07_s", "Q7", 2),
+    column("q08_s", "Q8", 2),
+    column("q09_s", "Q9", 2),
+    column("q10_s", "Q10", 2),
+    column("q11_s", "Q11", 2),
+    column("q12_s", "Q12", 2),
+    column("q13_s", "Q13", 2),
+    column("q14_s", "Q14", 2),
+    column("q15_s", "Q15", 2),
+    column("q16_s", "Q16", 2),
+    column("q17_s", "Q17", 2),
+    column("q18_s", "Q18", 2),
+    column("q19_s", "Q19", 2),
+    column("q20_s", "Q20", 2),
+    column("q21_s", "Q21", 2),
+    column("q22_s", "Q22", 2),
+    column("node_cpu_ms", "CPU ms on nodes", 3),
+    column("front_cpu_ms", "CPU ms on the server asked", 3),
+    column("queries_s", "sum, s", 1),
+    column("queries_unfinished", "not finished", 0),
+    column("wrong_answers", "wrong", 0),
 ];
 
 /// Those that one of the runs has a figure for.

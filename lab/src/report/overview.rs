@@ -47,7 +47,7 @@ fn is_no_rescue(record: &Record) -> bool {
     !is_rescue(record)
 }
 
-const MEASURES: [Measure; 9] = [
+const MEASURES: [Measure; 11] = [
     Measure {
         experiment: "swap",
         figure: "qps",
@@ -101,6 +101,20 @@ const MEASURES: [Measure; 9] = [
         experiment: "warm",
         figure: "seconds_to_90_percent",
         title: "Restart after kill -9: seconds until 90 % of the old throughput, less is better",
+        reference: None,
+        has: any,
+    },
+    Measure {
+        experiment: "queries",
+        figure: "queries_s",
+        title: "The 22 queries of TPC-H: seconds in sum, less is better",
+        reference: None,
+        has: any,
+    },
+    Measure {
+        experiment: "cluster",
+        figure: "tps",
+        title: "One table on several nodes: transactions per second, more is better",
         reference: None,
         has: any,
     },

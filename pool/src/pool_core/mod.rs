@@ -120,7 +120,7 @@ impl PoolCore {
             dirty: DirtyQueue::default(),
             storage,
             counters: Counters::new(),
-            background: Background::new(config.background),
+            background: Background::new(config.background, config.memory_threads),
             scan_throttle: ScanThrottle::new(),
             shrink_throttle: ShrinkThrottle::default(),
             resize_wait: LongestWait::default(),

@@ -70,9 +70,9 @@ impl PoolCore {
     /// Makes the page in `frame` absent, which the caller has latched exclusively.
     fn clear(&self, word: &PageWord, frame: u32) {
         let descriptor = self.frames.descriptor(frame);
-        debug_assert_eq!(word.load().frame(), Some(frame), "the word names the frame of its page");
-        debug_assert!(descriptor.page().is_some(), "the frame of a resident page names it");
-        debug_assert!(!descriptor.is_dirty(), "a page is clean when it leaves its frame");
+        assert_eq!(word.load().frame(), Some(frame), "the word names the frame of its page");
+        assert!(descriptor.page().is_some(), "the frame of a resident page names it");
+        assert!(!descriptor.is_dirty(), "a page is clean when it leaves its frame");
         descriptor.set_page(None);
         descriptor.set_version(word.evict());
     }
@@ -81,8 +81,8 @@ impl PoolCore {
     /// exclusively latched.
     pub(crate) fn admit(&self, frame: u32, id: PageId, access: Access) {
         let descriptor = self.frames.descriptor(frame);
-        debug_assert_eq!(descriptor.page(), Some(id), "the frame was installed for this page");
-        debug_assert!(!descriptor.is_dirty(), "a page is clean when it comes");
+        assert_eq!(descriptor.page(), Some(id), "the frame was installed for this page");
+        assert!(!descriptor.is_dirty(), "a page is clean when it comes");
         self.replacement.insert(frame, id, access);
         count(&self.counters.pages_data);
     }
@@ -92,7 +92,7 @@ impl PoolCore {
     pub(crate) fn vacate(&self, word: &PageWord, frame: u32) {
         self.clear(word, frame);
         let before = self.counters.pages_data.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a page that leaves was counted");
+        assert!(before > 0, "a page that leaves was counted");
     }
 
     /// Undoes [`PoolCore::admit`] and [`PoolCore::install`] of a page whose guard went without the
@@ -109,39 +109,28 @@ impl PoolCore {
     pub(crate) fn mark_dirty(&self, frame: u32, bytes: &mut [u8], start: Lsn, end: Lsn) {
         debug_assert!(self.frames.descriptor(frame).page().is_some(), "a frame without a page");
         // A log that has failed gives every mini-transaction the place where it stopped.
-        debug_assert!(start <= end && page::page_lsn(bytes) <= end, "LSNs only grow");
+        assert!(start <= end && page::page_lsn(bytes) <= end, "LSNs only grow");
         page::set_page_lsn(bytes, end);
         self.dirty.mark(&self.frames, frame, start);
         self.counters.write_requests.increment();
     }
 
-    /// In debug builds, panics unless a page that was read and verified is the one that is installed in `frame`, or
-    /// was never written. The counterpart of [`assert_writable`](PoolCore::assert_writable).
+    /// Panics unless a page that was read and verified is the one that is installed in `frame`, or
+    /// was never written. Debug builds work out its checksum once more. The counterpart of [`assert_writable`](PoolCore::assert_writable).
     pub(crate) fn assert_readable(&self, frame: u32, id: PageId, bytes: &[u8]) {
-        debug_assert_eq!(
-            self.frames.descriptor(frame).page(),
-            Some(id),
-            "read into another's frame"
-        );
+        assert_eq!(self.frames.descriptor(frame).page(), Some(id), "read into another's frame");
         let found = page::page_id(bytes);
         let is_unwritten = found == PageId::new(0, 0) && page::page_lsn(bytes) == Lsn::ZERO;
-        debug_assert!(
-            found == id || is_unwritten,
-            "page {id} was read, but its header says {found}"
-        );
+        assert!(found == id || is_unwritten, "page {id} was read, but its header says {found}");
         debug_assert!(page::verify(bytes, id).is_ok(), "page {id} was changed before it was seen");
     }
 
-    /// In debug builds, panics unless the copy of a page is fit to be written: it is that page, as of `lsn`, with
-    /// its checksum.
+    /// Panics unless the copy of a page is fit to be written: it is that page, as of `lsn`. Debug
+    /// builds work out its checksum once more.
     pub(crate) fn assert_writable(&self, id: PageId, lsn: Lsn, copy: &[u8]) {
-        debug_assert_eq!(copy.len(), self.page_size().bytes(), "a page is written whole");
-        debug_assert_eq!(page::page_id(copy), id, "the copy is of another page");
-        debug_assert_eq!(
-            page::page_lsn(copy),
-            lsn,
-            "page {id} was changed after its redo was durable"
-        );
+        assert_eq!(copy.len(), self.page_size().bytes(), "a page is written whole");
+        assert_eq!(page::page_id(copy), id, "the copy is of another page");
+        assert_eq!(page::page_lsn(copy), lsn, "page {id} was changed after its redo was durable");
         debug_assert!(page::verify(copy, id).is_ok(), "page {id} was changed after its stamp");
     }
 

@@ -1,0 +1,68 @@
+//! The published answers at scale factor 1, and what counts as the same answer.
+
+/// A difference that rounding to two places explains.
+const ROUNDING: f64 = 0.010_001;
+
+/// Rows as text, a cell a column.
+pub type Rows = Vec<Vec<String>>;
+
+/// The answer to a query at scale factor 1.
+pub fn published(number: usize) -> Rows {
+    let text = tpchgen::q_and_a::answers_sf1::answer(number as i32).expect("1 to 22");
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    // The first line names the columns.
+    lines.skip(1).map(cells).collect()
+}
+
+fn cells(line: &str) -> Vec<String> {
+    line.split('|').map(|cell| cell.trim().to_string()).collect()
+}
+
+/// Says where two answers differ, if they do. Numbers may differ by rounding to two places.
+pub fn difference(found: &Rows, expected: &Rows) -> Option<String> {
+    if found.len() != expected.len() {
+        return Some(format!("{} rows in place of {}", found.len(), expected.len()));
+    }
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let same = found.len() == expected.len()
+            && found.iter().zip(expected).all(|(found, expected)| is_same(found, expected));
+        if !same {
+            return Some(format!("row {}: {found:?} in place of {expected:?}", at + 1));
+        }
+    }
+    None
+}
+
+fn is_same(found: &str, expected: &str) -> bool {
+    let (found, expected) = (found.trim(), expected.trim());
+    match (found.parse::<f64>(), expected.parse::<f64>()) {
+        (Ok(found), Ok(expected)) => (found - expected).abs() <= ROUNDING,
+        _ => found == expected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_query_has_an_answer() {
+        for number in 1..=super::super::queries::COUNT {
+            let rows = published(number);
+            assert!(!rows.is_empty(), "{number}");
+            assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{number}");
+        }
+        assert_eq!(published(1)[0][..3], ["A", "F", "37734107.00"]);
+    }
+
+    #[test]
+    fn only_rounding_is_no_difference() {
+        let rows = |text: &[&str]| text.iter().map(|line| cells(line)).collect::<Rows>();
+        let expected = rows(&["A|25.52", "B|3"]);
+        assert_eq!(difference(&rows(&["A|25.522006", "B |3"]), &expected), None);
+        let wrong = difference(&rows(&["A|25.54", "B|3"]), &expected).unwrap();
+        assert!(wrong.starts_with("row 1"), "{wrong}");
+        assert!(difference(&rows(&["A|25.52"]), &expected).unwrap().contains("1 rows"));
+        assert!(difference(&rows(&["B|3", "A|25.52"]), &expected).is_some());
+    }
+}
