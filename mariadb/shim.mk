@@ -16,7 +16,7 @@ OBJS     := $(SOURCES:$(SHIM)/%.cc=$(OBJECTS)/%.o)
 # are negative numbers.)
 CXXFLAGS ?= -O2 -g
 SHIM_FLAGS := -std=gnu++17 -fPIC -Wall -Wextra -Wno-unused-parameter -Wno-alloc-size-larger-than \
-  -DMYSQL_DYNAMIC_PLUGIN -DDBUG_OFF -DNDEBUG -DHAVE_CONFIG_H \
+  -fno-semantic-interposition -DMYSQL_DYNAMIC_PLUGIN -DDBUG_OFF -DNDEBUG -DHAVE_CONFIG_H \
   -I$(SHIM) $(subst -I,-isystem ,$(INCLUDES)) -MMD -MP
 
 $(PLUGIN): $(OBJS) $(BRIDGE) $(EXPORTS) $(LIBSERVICES)

@@ -583,8 +583,8 @@ int tp_prev(tp_reader *reader, tp_transaction *transaction, size_t index, tp_ent
    the same direction. */
 int tp_lock_current(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 /* The reading of this index that the next tp_seek or tp_first begins, forward, ends before this
-   key. If it locks rows, and no gaps, what is there or beyond is neither locked nor waited for;
-   other readings may go on. */
+   key. What is there or beyond is neither read nor locked, nor waited for. Only a reading that
+   locks gaps, at SERIALIZABLE, may go on. */
 void tp_reader_set_end(tp_reader *reader, size_t index, tp_bytes key);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);

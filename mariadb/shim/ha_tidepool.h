@@ -180,6 +180,7 @@ private:
   void plan_columns();
   void set_row_lock(int lock, bool skip_locked);
   int read_entry(uchar *buf);
+  int read_secondary_entry(uchar *buf);
   int check_pushed_condition(uchar *buf);
   int check_rowid_filter();
   void note_range_end();
@@ -187,6 +188,7 @@ private:
   void give_up();
   int row_part() const { return prefixes ? TP_READ_PREFIX : TP_READ_WHOLE; }
   int read_row(int part, tp_entry *found);
+  bool decode_columns(uchar *buf, tp_bytes row) const;
   int decode_row(uchar *buf, tp_bytes row, bool is_cut);
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };

@@ -64,17 +64,21 @@ inline int ha_tidepool::read_row(int part, tp_entry *found) {
   return tp_read(reader, session->transaction, &request, found);
 }
 
+inline bool ha_tidepool::decode_columns(uchar *buf, tp_bytes row) const {
+  const Row_layout &layout = row_layout();
+  return last_needed ? layout.decode(buf, row.data, row.len, needed.get(), last_needed)
+                     : layout.knows(row.data, row.len);
+}
+
 /* The row is that of `clustered`. If its beginning is not enough, the whole is read: by the same
    snapshot, so it is the same. */
 int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
-  while (last_needed ? !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)
-                     : !row_layout().knows(row.data, row.len)) {
+  if (unlikely(!decode_columns(buf, row))) {
     if (!is_cut) return HA_ERR_CRASHED;
-    is_cut = false;
     tp_entry whole;
     const int result = read_row(TP_READ_WHOLE, &whole);
     if (unlikely(result != TP_OK)) return result == TP_END ? HA_ERR_CRASHED : fail(result);
-    row = {whole.value, whole.value_len};
+    if (!decode_columns(buf, {whole.value, whole.value_len})) return HA_ERR_CRASHED;
   }
   if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
     return HA_ERR_CRASHED;
@@ -163,11 +167,13 @@ void ha_tidepool::give_up() {
    be skipped. */
 int ha_tidepool::read_entry(uchar *buf) {
   row_read = tree == 0;
-  if (tree == 0) {
-    memcpy(clustered.get(), entry.key, entry.key_len);
-    clustered_len = entry.key_len;
-    return decode_row(buf, {entry.value, entry.value_len}, entry.is_cut);
-  }
+  if (tree != 0) return read_secondary_entry(buf);
+  memcpy(clustered.get(), entry.key, entry.key_len);
+  clustered_len = entry.key_len;
+  return decode_row(buf, {entry.value, entry.value_len}, entry.is_cut);
+}
+
+int ha_tidepool::read_secondary_entry(uchar *buf) {
   const Index_layout &layout = trees()[tree];
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index && buf == table->record[0])
     if (int error = check_pushed_condition(buf)) return error;
@@ -234,14 +240,17 @@ int ha_tidepool::cursor_result(uchar *buf, int result, bool forward, int if_none
 int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none,
                       Bound bound) {
   at_point = after_search = ends_with_search = false;
-  if (row_lock != TP_LOCK_NONE && forward) tell_end(bound);
+  if (forward) tell_end(bound);
   const tp_seek_request seek{tree, {key, len}, how};
   const int result = tp_seek(reader, session->transaction, &seek, &entry);
   return cursor_result(buf, result, forward, if_none, bound);
 }
 
-/* Sets where a locking read ends, going forward: the cursor does not lock the first entry beyond
-   it. */
+/*
+  Sets where a read ends, going forward: the cursor does not read beyond it, nor lock what is there.
+  If it is exactly the end of the server's range, the server compares no rows with it. Only a cursor
+  that locks gaps goes on.
+*/
 void ha_tidepool::tell_end(Bound bound) {
   uchar *const end = old_key.get();
   size_t len = search_len;
@@ -253,23 +262,27 @@ void ha_tidepool::tell_end(Bound bound) {
     Search made;
     len = layout.encode_search(end, &table->key_info[active_index], first_range_end->key,
                                first_range_end->keypart_map, table, key_room, &made);
-    bool exact = first_range_end->flag == HA_READ_BEFORE_KEY &&
-                 made.parts == my_count_bits(first_range_end->keypart_map);
-    for (uint i = 0; exact && i < made.parts; i++) exact = layout.all_parts()[i].whole;
-    if (exact) {
+    bool is_whole = made.parts == my_count_bits(first_range_end->keypart_map);
+    for (uint i = 0; is_whole && i < made.parts; i++) is_whole = layout.all_parts()[i].whole;
+    in_range_check_pushed_down = is_whole && session->isolation != TP_SERIALIZABLE;
+    if (is_whole && first_range_end->flag == HA_READ_BEFORE_KEY) {
       tp_reader_set_end(reader, tree, {end, len});
       return;
     }
   } else {
     return;
   }
-  if (successor(end, &len)) tp_reader_set_end(reader, tree, {end, len});
+  if (successor(end, &len))
+    tp_reader_set_end(reader, tree, {end, len});
+  else
+    in_range_check_pushed_down = false;
 }
 
 /* ---- index reads */
 
 int ha_tidepool::index_init(uint keynr, bool) {
   active_index = keynr;
+  in_range_check_pushed_down = false;
   tree = shared->layouts.tree_of(keynr);
   at_point = after_search = ends_with_search = peeked = reads_window = false;
   plan_known = false;
@@ -428,6 +441,7 @@ int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
 int ha_tidepool::read_range_first(const key_range *start, const key_range *end, bool eq,
                                   bool sorted) {
   first_range_end = end;
+  in_range_check_pushed_down = false;
   const int error = handler::read_range_first(start, end, eq, sorted);
   first_range_end = nullptr;
   return error;
@@ -439,7 +453,7 @@ int ha_tidepool::index_first(uchar *buf) {
   note_range_end();
   at_point = after_search = ends_with_search = false;
   search_len = 0;
-  if (row_lock != TP_LOCK_NONE) tell_end(ANY_KEY);
+  tell_end(ANY_KEY);
   const int result = tp_first(reader, session->transaction, tree, &entry);
   return cursor_result(buf, result, true, HA_ERR_END_OF_FILE);
 }

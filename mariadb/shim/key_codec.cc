@@ -342,6 +342,10 @@ static bool decode_entry_part(const Part &part, uchar *record, bool wanted, cons
                               const uchar *end, const uchar **unpack, const uchar *unpack_end) {
   const Column &column = part.column;
   size_t len;
+  if (likely(part.reversible())) {
+    *at = wanted ? part.decode(record, *at, end, &len) : part.skip(*at, end);
+    return *at != nullptr;
+  }
   if (part.image == Part::CELL) {
     const size_t rectangle_len = *unpack < unpack_end ? tp_spatial_value_len(**unpack) : 0;
     if (!rectangle_len || static_cast<size_t>(unpack_end - *unpack) < rectangle_len) return false;

@@ -152,7 +152,8 @@ uchar *Part::put(uchar *to, const uchar *at, size_t len, TABLE *table, Key_room 
   return to;
 }
 
-const uchar *Part::decode(uchar *record, const uchar *from, const uchar *end, size_t *len) const {
+const uchar *Part::decode_slowly(uchar *record, const uchar *from, const uchar *end,
+                                 size_t *len) const {
   if (column.null_mask) {
     if (from >= end) return nullptr;
     if ((*from++ ^ mask) == 0) {

@@ -25,20 +25,42 @@ use crate::transaction::ServerTransaction;
 /// What an open handler reads with.
 pub struct Reader {
     table: Arc<Table>,
-    lock: LockMode,
-    wait: LockWait,
-    semi_consistent: bool,
-    long_values: LongValues,
+    manner: Manner,
     cursors: Vec<Option<KeptCursor>>,
     row: Vec<u8>,
     /// In a SPATIAL index.
     pub(crate) search: Option<Search>,
 }
 
-struct KeptCursor {
-    cursor: Cursor,
+/// How it reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Manner {
     lock: LockMode,
     wait: LockWait,
+    semi_consistent: bool,
+    long_values: LongValues,
+}
+
+struct KeptCursor {
+    cursor: Cursor,
+    /// How the cursor was set to read.
+    manner: Manner,
+}
+
+impl KeptCursor {
+    #[cold]
+    fn set_manner(&mut self, index: usize, manner: Manner) {
+        if (self.manner.lock, self.manner.wait) != (manner.lock, manner.wait) {
+            self.cursor.set_lock(manner.lock, manner.wait);
+        }
+        // By another index, the entry might be of one version and the row of another.
+        self.cursor.set_semi_consistent(manner.semi_consistent && index == Table::CLUSTERED);
+        self.cursor.set_long_values(match index {
+            Table::CLUSTERED => manner.long_values,
+            _ => LongValues::Whole,
+        });
+        self.manner = manner;
+    }
 }
 
 /// An entry handed to C++.
@@ -76,25 +98,27 @@ impl Reader {
     /// The cursor of an index, made on its first use, locking as the reader does now.
     #[inline]
     pub(crate) fn cursor(&mut self, index: usize) -> &mut Cursor {
-        let (table, lock, wait) = (&self.table, self.lock, self.wait);
-        let kept = self.cursors[index].get_or_insert_with(|| KeptCursor {
-            cursor: Cursor::new(Arc::clone(table), index, lock, wait),
-            lock,
-            wait,
+        let (table, manner) = (&self.table, self.manner);
+        let kept = self.cursors[index].get_or_insert_with(|| {
+            let (lock, wait) = (manner.lock, manner.wait);
+            let cursor = Cursor::new(Arc::clone(table), index, lock, wait);
+            KeptCursor { cursor, manner: Manner { lock, wait, ..Manner::AT_FIRST } }
         });
-        if kept.lock != lock || kept.wait != wait {
-            kept.cursor.set_lock(lock, wait);
-            kept.lock = lock;
-            kept.wait = wait;
+        if kept.manner != manner {
+            kept.set_manner(index, manner);
         }
-        // By another index, the entry might be of one version and the row of another.
-        kept.cursor.set_semi_consistent(self.semi_consistent && index == Table::CLUSTERED);
-        kept.cursor.set_long_values(match index {
-            Table::CLUSTERED => self.long_values,
-            _ => LongValues::Whole,
-        });
         &mut kept.cursor
     }
+}
+
+impl Manner {
+    /// How a cursor reads that nothing was said to.
+    const AT_FIRST: Manner = Manner {
+        lock: LockMode::None,
+        wait: LockWait::Wait,
+        semi_consistent: false,
+        long_values: LongValues::Whole,
+    };
 }
 
 /// Makes a reader.
@@ -110,12 +134,8 @@ pub unsafe extern "C" fn tp_reader_open(
         // SAFETY: an open table from the shim.
         let table = Arc::clone(unsafe { &*table });
         let cursors = (0..table.index_count()).map(|_| None).collect();
-        let (lock, wait) = (LockMode::None, LockWait::Wait);
-        let (semi_consistent, long_values) = (false, LongValues::Whole);
-        let row = Vec::new();
-        let search = None;
         let reader =
-            Reader { table, lock, wait, semi_consistent, long_values, cursors, row, search };
+            Reader { table, manner: Manner::AT_FIRST, cursors, row: Vec::new(), search: None };
         // SAFETY: a valid place to store to.
         unsafe { *place = Box::into_raw(Box::new(reader)) };
         Ok(TP_OK)
@@ -150,8 +170,8 @@ pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wa
     guard_or((), || {
         // SAFETY: a valid reader from the shim.
         let reader = unsafe { &mut *reader };
-        reader.lock = lock_mode(lock);
-        reader.wait = match wait {
+        reader.manner.lock = lock_mode(lock);
+        reader.manner.wait = match wait {
             TP_NO_WAIT => LockWait::NoWait,
             TP_SKIP_LOCKED => LockWait::SkipLocked,
             _ => LockWait::Wait,
@@ -166,7 +186,7 @@ pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wa
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_reader_set_semi_consistent(reader: *mut Reader, on: c_int) {
     // SAFETY: a valid reader from the shim.
-    guard_or((), || unsafe { &mut *reader }.semi_consistent = on != 0);
+    guard_or((), || unsafe { &mut *reader }.manner.semi_consistent = on != 0);
 }
 
 /// Whether moves in the clustered index give only the beginnings of long rows; see bridge.h.
@@ -177,7 +197,7 @@ pub unsafe extern "C" fn tp_reader_set_semi_consistent(reader: *mut Reader, on: 
 pub unsafe extern "C" fn tp_reader_set_prefixes(reader: *mut Reader, on: c_int) {
     let long_values = if on != 0 { LongValues::Prefix } else { LongValues::Whole };
     // SAFETY: a valid reader from the shim.
-    guard_or((), || unsafe { &mut *reader }.long_values = long_values);
+    guard_or((), || unsafe { &mut *reader }.manner.long_values = long_values);
 }
 
 /// Whether the row that the clustered index's cursor is at was read without a lock.
@@ -219,7 +239,7 @@ pub unsafe extern "C" fn tp_read(
         // SAFETY: a valid pointer and length from the shim.
         let key = unsafe { request.key.get() };
         let access = reader.lookup_access();
-        let Reader { table, lock, wait, row, .. } = reader;
+        let Reader { table, manner: Manner { lock, wait, .. }, row, .. } = reader;
         let mut is_cut = false;
         let value = match request.part {
             TP_READ_NOTHING => ReadValue::Nothing,
@@ -256,8 +276,8 @@ unsafe fn move_cursor(
         if !step(cursor, &mut transaction.inner)? {
             return Ok(TP_END);
         }
-        let found =
-            Entry { is_cut: cursor.is_cut().into(), ..Entry::of(cursor.key(), cursor.value()) };
+        let (key, value) = cursor.entry();
+        let found = Entry { is_cut: cursor.is_cut().into(), ..Entry::of(key, value) };
         // SAFETY: a valid place to store to.
         unsafe { *entry = found };
         Ok(TP_OK)

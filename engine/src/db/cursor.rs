@@ -3,10 +3,11 @@
 //! # Two ways of reading
 //! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's,
 //! copied under one latch. So a point lookup copies one entry, and a long scan latches each leaf a
-//! few times. Who says how many are wanted spares it the guessing. A *locking* read goes entry by
+//! few times. A reading with an end begins with 8: it is of a range, and copies none beyond. Who
+//! says how many are wanted spares it the guessing. A *locking* read goes entry by
 //! entry, because each must be locked before the next is looked at, and none ahead of what is asked
 //! for: with LIMIT or SKIP LOCKED others would wait for rows, or miss them, that no statement
-//! wants. It finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
+//! wants. Both find their leaf again by a hint (`btree::LeafHint`), which spares the descent.
 //!
 //! # What stays between calls
 //! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what
@@ -29,7 +30,8 @@ use crate::error::Result;
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
 use crate::versioned::{
-    Batch, Direction, LockRequest, LockedEntry, LongValues, Peek, ScanPosition, ScanRequest,
+    Batch, Direction, LockRequest, LockedEntry, LongValues, Peek, ScanEnd, ScanPosition,
+    ScanRequest,
 };
 use std::ops::Bound;
 use std::sync::Arc;
@@ -93,7 +95,7 @@ pub struct Cursor {
     place: Place,
     direction: Direction,
     /// Where the reading that begins next is to end.
-    end: Bound<Vec<u8>>,
+    end: ScanEnd,
     /// Where the next batch or locking read goes on.
     position: ScanPosition,
     batch: Batch,
@@ -134,7 +136,7 @@ impl Cursor {
             statement: 0,
             place: Place::Unpositioned,
             direction: Direction::Forward,
-            end: Bound::Unbounded,
+            end: ScanEnd::default(),
             position: ScanPosition::start(),
             batch: Batch::default(),
             at: 0,
@@ -183,9 +185,7 @@ impl Cursor {
     /// direction, if it is not there any more. False if there is none.
     pub fn lock_current(&mut self, trx: &mut Transaction) -> Result<bool> {
         assert!(self.is_peeked(), "the current entry is locked");
-        let end = self.position.take_end();
-        self.position = ScanPosition::at(Bound::Included(&self.locked.key));
-        self.position.set_end(end);
+        self.position.go_on_at(Bound::Included(&self.locked.key));
         let semi_consistent = std::mem::take(&mut self.semi_consistent);
         let found = self.advance(trx);
         self.semi_consistent = semi_consistent;
@@ -220,34 +220,38 @@ impl Cursor {
     }
 
     /// Says how far the reading that begins next, by a seek, [`first`](Self::first) or
-    /// [`last`](Self::last), is to go in its direction. A locking reading that locks no gaps ends
-    /// there: the first entry beyond, which it would meet, is neither locked nor waited for. Other
-    /// readings may go on; entries beyond are not read ahead. Who turns round goes without an end.
+    /// [`last`](Self::last), is to go in its direction. It ends there: entries beyond are not read,
+    /// and, by a locking reading, neither locked nor waited for. Only one that locks gaps, at
+    /// SERIALIZABLE, gives the first entry beyond, and may go on. Who turns round goes without an
+    /// end.
     pub fn set_end(&mut self, end: Bound<&[u8]>) {
-        self.end = end.map(<[u8]>::to_vec);
+        self.end.set(end);
     }
 
     /// Goes to an entry by key; false (and no position) if there is none.
     pub fn seek(&mut self, trx: &mut Transaction, key: &[u8], seek: Seek) -> Result<bool> {
-        let (position, direction) = match seek {
-            Seek::AtOrAfter => (ScanPosition::at(Bound::Included(key)), Direction::Forward),
-            Seek::After => (ScanPosition::at(Bound::Excluded(key)), Direction::Forward),
-            Seek::AtOrBefore => (ScanPosition::at(Bound::Included(key)), Direction::Backward),
-            Seek::Before => (ScanPosition::at(Bound::Excluded(key)), Direction::Backward),
+        let (start, direction) = match seek {
+            Seek::AtOrAfter => (Bound::Included(key), Direction::Forward),
+            Seek::After => (Bound::Excluded(key), Direction::Forward),
+            Seek::AtOrBefore => (Bound::Included(key), Direction::Backward),
+            Seek::Before => (Bound::Excluded(key), Direction::Backward),
         };
-        self.start(trx, position, direction);
+        self.position.go_on_at(start);
+        self.start(trx, direction);
         self.advance(trx)
     }
 
     /// Goes to the first entry; false if there is none.
     pub fn first(&mut self, trx: &mut Transaction) -> Result<bool> {
-        self.start(trx, ScanPosition::start(), Direction::Forward);
+        self.position.go_on_at(Bound::Unbounded);
+        self.start(trx, Direction::Forward);
         self.advance(trx)
     }
 
     /// Goes to the last entry; false if there is none.
     pub fn last(&mut self, trx: &mut Transaction) -> Result<bool> {
-        self.start(trx, ScanPosition::end(), Direction::Backward);
+        self.position.go_on_at_end();
+        self.start(trx, Direction::Backward);
         self.advance(trx)
     }
 
@@ -290,6 +294,16 @@ impl Cursor {
         if self.single { &self.locked.value } else { self.batch.value(self.at) }
     }
 
+    /// Key and value of the current entry. Panics if there is none.
+    #[inline]
+    pub fn entry(&self) -> (&[u8], &[u8]) {
+        assert!(self.is_positioned(), "the cursor is on no entry");
+        match self.single {
+            true => (&self.locked.key, &self.locked.value),
+            false => self.batch.entry(self.at),
+        }
+    }
+
     /// Gives up the position, and the memory that long values have taken.
     pub fn reset(&mut self) {
         self.leave();
@@ -304,14 +318,20 @@ impl Cursor {
         self.batch.clear();
     }
 
-    /// A new reading begins at `position`.
-    fn start(&mut self, trx: &mut Transaction, position: ScanPosition, direction: Direction) {
+    /// A new reading begins at the position.
+    fn start(&mut self, trx: &mut Transaction, direction: Direction) {
         trx.enter_call();
         self.leave();
         (self.rows, self.batches, self.statement) = (0, 0, statement::current());
-        (self.position, self.direction) = (position, direction);
-        self.position.set_end(std::mem::replace(&mut self.end, Bound::Unbounded));
-        self.batch_rows = if self.scan { BATCH_ROWS_MAX } else { self.still_expected().max(1) };
+        self.direction = direction;
+        self.position.swap_end(&mut self.end);
+        let guess = if self.position.has_end() { BATCH_GROWTH } else { 1 };
+        self.end.set(Bound::Unbounded);
+        self.batch_rows = match (self.scan, self.still_expected()) {
+            (true, _) => BATCH_ROWS_MAX,
+            (false, 0) => guess,
+            (false, rows) => rows,
+        };
         self.read_ahead_in = match self.expected_rows {
             _ if self.scan => 0,
             rows if rows > BATCH_ROWS_MAX => 1,
@@ -351,7 +371,10 @@ impl Cursor {
             // Go on from the key itself: the rest of the batch, and the position behind it, are of
             // another reading.
             let key = if self.single { &self.locked.key } else { self.batch.key(self.at) };
-            self.position = ScanPosition::at(Bound::Excluded(key));
+            self.position.go_on_at(Bound::Excluded(key));
+            if direction != self.direction {
+                self.position.forget_end();
+            }
             self.direction = direction;
             if !self.single {
                 // Who writes between reads needs no more next time than what was used of this one.

@@ -99,6 +99,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Reads a payload; none if it cannot be one.
+    #[inline]
     pub fn decode(payload: &'a [u8]) -> Option<Entry<'a>> {
         let flags = *payload.first()?;
         let is_settled = flags & SETTLED != 0;

@@ -53,10 +53,12 @@ impl ReadView {
 
     /// Whether a version written by `id` is visible. A transaction's own versions are its own
     /// business: the caller compares with its own id first.
+    #[inline]
     pub fn sees(&self, table: &CsnTable, id: TrxId) -> bool {
-        if id < self.low {
-            return true;
-        }
+        id < self.low || self.sees_by_table(table, id)
+    }
+
+    fn sees_by_table(&self, table: &CsnTable, id: TrxId) -> bool {
         if id >= self.high {
             return false;
         }

@@ -44,7 +44,7 @@ mod write;
 pub(crate) use committed::committed_version;
 pub use locking_scan::{LockRequest, LockedEntry};
 pub use read::{ReadRequest, ReadValue};
-pub use scan::{Batch, Direction, LongValues, ScanPosition, ScanRequest};
+pub use scan::{Batch, Direction, LongValues, ScanEnd, ScanPosition, ScanRequest};
 pub use semi_consistent::Peek;
 #[cfg(test)]
 pub(crate) use skip::of_thread as skip_pointers;

@@ -10,6 +10,7 @@ use super::read::{LatchedEntry, LongChains, Version, VersionQuery, Walk, Walked}
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, OVERFLOW};
+use crate::format::node::Cell;
 use crate::lock::reach::{Edge, StretchId};
 use crate::trx::view::ReadView;
 use crate::trx::{Isolation, TransactionCore};
@@ -37,15 +38,45 @@ pub(super) enum At {
     Done,
 }
 
+/// The last key that a scan wants, or the first that it does not, in its direction. The memory of
+/// the key is used again.
+#[derive(Debug, Clone)]
+pub struct ScanEnd {
+    bound: Bound<()>,
+    key: Vec<u8>,
+}
+
+impl Default for ScanEnd {
+    fn default() -> Self {
+        ScanEnd { bound: Bound::Unbounded, key: Vec::new() }
+    }
+}
+
+impl ScanEnd {
+    /// Sets it.
+    pub fn set(&mut self, end: Bound<&[u8]>) {
+        self.key.clear();
+        if let Bound::Included(key) | Bound::Excluded(key) = end {
+            self.key.extend_from_slice(key);
+        }
+        self.bound = end.map(|_| ());
+    }
+
+    /// What was set.
+    #[inline]
+    fn get(&self) -> Bound<&[u8]> {
+        self.bound.map(|()| &self.key[..])
+    }
+}
+
 /// Where a scan is: before the first entry that it has not read. Holds no latch; entries may come
 /// and go around it.
 #[derive(Debug, Clone)]
 pub struct ScanPosition {
     pub(super) at: At,
     pub(super) key: Vec<u8>,
-    /// The last key that is wanted, or the first that is not.
-    end: Bound<Vec<u8>>,
-    /// Where a locking read has found the entry with `key`, if it is past one.
+    end: ScanEnd,
+    /// Where the scan has found the entry with `key`, if it is past one.
     pub(super) near: Option<LeafHint>,
     /// What a locking read has noted of how far it has come.
     pub(super) stretch: StretchId,
@@ -58,53 +89,105 @@ impl ScanPosition {
     }
 
     /// Behind all entries.
+    #[cfg(test)]
     pub fn end() -> Self {
         Self::new(At::End, b"")
     }
 
-    /// At a key, which is read if it is there (`Included`) or not (`Excluded`), in either
-    /// direction. `Unbounded` is the start.
+    /// See [`Self::go_on_at`].
+    #[cfg(test)]
     pub fn at(bound: Bound<&[u8]>) -> Self {
-        match bound {
-            Bound::Included(key) => Self::new(At::Key, key),
-            Bound::Excluded(key) => Self::new(At::Past, key),
-            Bound::Unbounded => Self::start(),
-        }
+        let mut position = Self::start();
+        position.go_on_at(bound);
+        position
     }
 
     fn new(at: At, key: &[u8]) -> Self {
-        let (end, stretch) = (Bound::Unbounded, StretchId::default());
+        let (end, stretch) = (ScanEnd::default(), StretchId::default());
         ScanPosition { at, key: key.to_vec(), end, near: None, stretch }
     }
 
-    /// Says how far the scan is to go, in its direction. A locking read that locks no gaps ends
-    /// there: what lies beyond it neither locks nor waits for. For other reads it says where they
-    /// are most likely left off.
-    pub fn set_end(&mut self, end: Bound<Vec<u8>>) {
-        self.end = end;
-    }
-
-    /// See [`Self::set_end`].
-    pub fn take_end(&mut self) -> Bound<Vec<u8>> {
-        std::mem::replace(&mut self.end, Bound::Unbounded)
-    }
-
-    /// Whether nothing behind `key` is wanted.
-    fn reaches_end(&self, key: &[u8], direction: Direction) -> bool {
-        match (&self.end, direction) {
-            (Bound::Unbounded, _) => false,
-            (Bound::Included(end) | Bound::Excluded(end), Direction::Forward) => key >= &end[..],
-            (Bound::Included(end) | Bound::Excluded(end), Direction::Backward) => key <= &end[..],
+    /// Goes on as another scan that has the end of this one: at a key, which is read if it is there
+    /// (`Included`) or not (`Excluded`), in either direction. `Unbounded` is the start.
+    pub fn go_on_at(&mut self, bound: Bound<&[u8]>) {
+        match bound {
+            Bound::Included(key) => self.set(At::Key, key),
+            Bound::Excluded(key) => self.set(At::Past, key),
+            Bound::Unbounded => self.set(At::Start, b""),
         }
+        self.stretch = StretchId::default();
+    }
+
+    /// The same, from behind all entries.
+    pub fn go_on_at_end(&mut self) {
+        self.set(At::End, b"");
+        self.stretch = StretchId::default();
+    }
+
+    /// Says how far the scan is to go, in its direction, and takes back what was said before: they
+    /// change places. A consistent read ends there, and so does a locking read that locks no gaps:
+    /// what lies beyond it neither locks nor waits for. One that locks gaps goes on.
+    pub fn swap_end(&mut self, end: &mut ScanEnd) {
+        std::mem::swap(&mut self.end, end);
+    }
+
+    /// Whether the scan has an end.
+    pub fn has_end(&self) -> bool {
+        self.end.bound != Bound::Unbounded
+    }
+
+    /// Takes the end away.
+    pub fn forget_end(&mut self) {
+        self.end.set(Bound::Unbounded);
     }
 
     pub(super) fn is_beyond_end(&self, key: &[u8], direction: Direction) -> bool {
-        match (&self.end, direction) {
+        match (self.end.get(), direction) {
             (Bound::Unbounded, _) => false,
-            (Bound::Included(end), Direction::Forward) => key > &end[..],
-            (Bound::Excluded(end), Direction::Forward) => key >= &end[..],
-            (Bound::Included(end), Direction::Backward) => key < &end[..],
-            (Bound::Excluded(end), Direction::Backward) => key <= &end[..],
+            (Bound::Included(end), Direction::Forward) => key > end,
+            (Bound::Excluded(end), Direction::Forward) => key >= end,
+            (Bound::Included(end), Direction::Backward) => key < end,
+            (Bound::Excluded(end), Direction::Backward) => key <= end,
+        }
+    }
+
+    /// Of the slots still to be read of a leaf, those that the scan's end leaves. And whether the
+    /// end is in this leaf: then nothing is wanted of the next one.
+    fn within_end(
+        &self,
+        leaf: &LeafRef<'_>,
+        (low, high): (usize, usize),
+        direction: Direction,
+    ) -> ((usize, usize), bool) {
+        let (end, is_included) = match self.end.get() {
+            Bound::Unbounded => return ((low, high), false),
+            Bound::Included(end) => (end, true),
+            Bound::Excluded(end) => (end, false),
+        };
+        match direction {
+            Direction::Forward => {
+                let goes_on = |fence| if is_included { fence <= end } else { fence < end };
+                if leaf.upper_fence().is_some_and(goes_on) {
+                    return ((low, high), false);
+                }
+                let past = match leaf.find(end) {
+                    Ok(slot) => slot + usize::from(is_included),
+                    Err(slot) => slot,
+                };
+                let high = high.min(past);
+                ((low.min(high), high), true)
+            }
+            Direction::Backward => {
+                if leaf.lower_fence() > end {
+                    return ((low, high), false);
+                }
+                let first = match leaf.find(end) {
+                    Ok(slot) => slot + usize::from(!is_included),
+                    Err(slot) => slot,
+                };
+                let low = low.max(first);
+                ((low, high.max(low)), true)
+            }
         }
     }
 
@@ -120,7 +203,7 @@ impl ScanPosition {
 
     /// Where it ends that is to end at [`Self::set_end`], or else at the edge of the tree.
     pub(super) fn last_edge(&self, direction: Direction) -> Edge<'_> {
-        match (&self.end, direction) {
+        match (self.end.get(), direction) {
             (Bound::Included(key) | Bound::Excluded(key), _) => Edge::At(key),
             (Bound::Unbounded, Direction::Forward) => Edge::End,
             (Bound::Unbounded, Direction::Backward) => Edge::START,
@@ -156,8 +239,24 @@ impl ScanPosition {
         })
     }
 
-    /// Latches the leaf to read next for a locking read, which is the one of the last read if more
-    /// of it is to come; with the slots that are still to be read. None if nothing is left.
+    /// Latches the leaf of the last read without a descent, if more of it is to come; with the
+    /// slots that are still to be read.
+    #[inline]
+    fn same_leaf<'t>(
+        &self,
+        tree: &'t Tree,
+        direction: Direction,
+        access: Access,
+    ) -> Option<(LeafRef<'t>, (usize, usize))> {
+        let near = self.near.filter(|_| self.at == At::Past)?;
+        let before = direction == Direction::Backward;
+        let (leaf, found) = tree.hinted_shared(near, &self.key, before, access)?;
+        let slots = self.slots_from(found, &leaf, direction);
+        Some((leaf, slots))
+    }
+
+    /// Latches the leaf to read next, which is the one of the last read if more of it is to come;
+    /// with the slots that are still to be read. None if nothing is left.
     #[inline]
     pub(super) fn leaf<'t>(
         &self,
@@ -165,13 +264,8 @@ impl ScanPosition {
         direction: Direction,
         access: Access,
     ) -> Result<Option<(LeafRef<'t>, (usize, usize))>> {
-        let before = direction == Direction::Backward;
-        if self.at == At::Past
-            && let Some(near) = self.near
-            && let Some((leaf, found)) = tree.hinted_shared(near, &self.key, before, access)
-        {
-            let slots = self.slots_from(found, &leaf, direction);
-            return Ok(Some((leaf, slots)));
+        if let Some(same) = self.same_leaf(tree, direction, access) {
+            return Ok(Some(same));
         }
         let Some(seek) = self.seek(direction) else { return Ok(None) };
         let leaf = tree.leaf_shared(seek, access)?;
@@ -245,12 +339,20 @@ pub struct ScanRequest {
     pub long_values: LongValues,
 }
 
+/// Where an entry of a batch is in its bytes. The key begins where the entry before ends; between
+/// the key and the value there may be bytes that are of neither.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    key_end: usize,
+    value_start: usize,
+    end: usize,
+}
+
 /// Entries read by one scan step.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// End of each key and of each value in `bytes`.
-    ends: Vec<(usize, usize)>,
+    places: Vec<Place>,
     /// The entries whose value is only the beginning of it, in ascending order.
     cut: Vec<usize>,
     scratch: Vec<u8>,
@@ -260,7 +362,7 @@ impl Batch {
     /// Forgets all entries, keeping the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
+        self.places.clear();
         self.cut.clear();
     }
 
@@ -275,15 +377,15 @@ impl Batch {
     /// Entries.
     #[inline]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.places.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.places.is_empty()
     }
 
-    /// Memory that it has, bytes, without the ends.
+    /// Memory that it has, bytes, without the places.
     #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.scratch.capacity()
@@ -291,19 +393,26 @@ impl Batch {
 
     #[inline]
     fn start(&self, at: usize) -> usize {
-        at.checked_sub(1).map_or(0, |before| self.ends[before].1)
+        at.checked_sub(1).map_or(0, |before| self.places[before].end)
+    }
+
+    /// Key and value of an entry.
+    #[inline]
+    pub fn entry(&self, at: usize) -> (&[u8], &[u8]) {
+        let Place { key_end, value_start, end } = self.places[at];
+        (&self.bytes[self.start(at)..key_end], &self.bytes[value_start..end])
     }
 
     /// Key of an entry.
     #[inline]
     pub fn key(&self, at: usize) -> &[u8] {
-        &self.bytes[self.start(at)..self.ends[at].0]
+        self.entry(at).0
     }
 
     /// Value of an entry.
     #[inline]
     pub fn value(&self, at: usize) -> &[u8] {
-        &self.bytes[self.ends[at].0..self.ends[at].1]
+        self.entry(at).1
     }
 
     /// Whether the value of an entry is only the beginning of it.
@@ -325,21 +434,28 @@ impl Batch {
             LongValues::Whole => tree.complete(flags, value)?,
             LongValues::Prefix => {
                 if tree.cut(flags, value)? {
-                    self.cut.push(self.ends.len());
+                    self.cut.push(self.places.len());
                 }
             }
         }
-        self.push(key, &[], value);
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.places.push(Place { key_end, value_start: key_end, end: self.bytes.len() });
         Ok(())
     }
 
+    /// Adds an entry whose value is the end of a cell, the whole of which is copied at once.
     #[inline]
-    fn push(&mut self, prefix: &[u8], suffix: &[u8], value: &[u8]) {
-        self.bytes.extend_from_slice(prefix);
-        self.bytes.extend_from_slice(suffix);
-        let middle = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        self.ends.push((middle, self.bytes.len()));
+    fn push(&mut self, prefix: &[u8], cell: Cell<'_>, value_len: usize) {
+        self.bytes.reserve(prefix.len() + cell.bytes.len());
+        if !prefix.is_empty() {
+            self.bytes.extend_from_slice(prefix);
+        }
+        let key_end = self.bytes.len() + cell.suffix_len;
+        self.bytes.extend_from_slice(cell.bytes);
+        let end = self.bytes.len();
+        self.places.push(Place { key_end, value_start: end - value_len, end });
     }
 }
 
@@ -358,8 +474,8 @@ enum Taken {
     Nothing,
     /// It is in the batch.
     Added,
-    /// It is in the batch, and is its last one.
-    AddedLast,
+    /// It is in the batch, and comes alone.
+    AddedAlone,
     /// It is read without the latch, and is the batch's only one.
     Deferred(Deferred),
     /// It belongs to the next batch.
@@ -391,8 +507,7 @@ impl VersionedTree {
     /// `request.rows` and at most the rest of one leaf, and moves `position` past them.
     ///
     /// An entry with a long value that is read whole comes alone, and so does one whose version is
-    /// far down the chain. An empty batch does not mean the end: [`ScanPosition::at_end`] does. An
-    /// entry at the position's end, or beyond, is the last of its batch.
+    /// far down the chain. An empty batch does not mean the end: [`ScanPosition::at_end`] does.
     pub fn scan(
         &self,
         trx: &mut TransactionCore,
@@ -414,7 +529,7 @@ impl VersionedTree {
         let (key, value) = (Vec::new(), std::mem::take(&mut batch.scratch));
         let mut step = LeafScan { tree: self, trx, query, view_is_dirty, request, key, value };
         let deferred = {
-            let leaf = match self.tree.leaf_shared(seek, request.access) {
+            let leaf = match position.leaf(&self.tree, request.direction, request.access) {
                 Err(error)
                     if request.direction == Direction::Forward && step.passes_over(&error) =>
                 {
@@ -426,7 +541,8 @@ impl VersionedTree {
                 }
                 leaf => leaf?,
             };
-            step.read_leaf(&leaf, position, batch)?
+            let (leaf, slots) = leaf.expect("a position that leads to a leaf");
+            step.read_leaf(&leaf, slots, position, batch)?
         };
         let flags = match deferred {
             None => None,
@@ -442,43 +558,43 @@ impl VersionedTree {
 }
 
 impl LeafScan<'_> {
-    /// Reads the entries of the leaf from `position` on, and moves it.
+    /// Reads the entries of the leaf from `position` on, which are at these slots, and moves it.
     fn read_leaf(
         &mut self,
         leaf: &LeafRef<'_>,
+        slots: (usize, usize),
         position: &mut ScanPosition,
         batch: &mut Batch,
     ) -> Result<Option<Deferred>> {
         let ScanRequest { direction, rows, .. } = self.request;
         let before = batch.len();
-        let (mut low, mut high) = position.slots(leaf, direction);
-        let (node, prefix) = (leaf.node(), leaf.node().prefix());
+        let ((mut low, mut high), has_end) = position.within_end(leaf, slots, direction);
+        let (cells, prefix) = (leaf.node().cells(), leaf.node().prefix());
         let mut deferred = None;
         while low < high && batch.len() - before < rows {
             let slot = if direction == Direction::Forward { low } else { high - 1 };
             // Nearly always the newest version is the visible one, and the entry holds all of it:
             // it is copied once, and looked up once.
-            let (suffix, payload) = node.cell(slot).expect("cell lies in the heap");
-            let is_last = if let Some(entry) = Entry::decode(payload)
+            let cell = cells.get(slot).expect("cell lies in the heap");
+            let mut is_last = false;
+            if let Some(entry) = Entry::decode(cell.payload())
                 && entry.flags & (DELETED | OVERFLOW) == 0
                 && self.query.sees(entry.trx_id)
                 && !self.trx.system.is_in_doubt(entry.trx_id, entry.roll)
             {
-                batch.push(prefix, suffix, entry.value);
-                position.reaches_end(batch.key(batch.len() - 1), direction)
+                batch.push(prefix, cell, entry.value.len());
             } else {
                 let room = if batch.len() == before { Room::ForAny } else { Room::ForShort };
                 match self.take(leaf, slot, batch, room)? {
-                    Taken::Nothing => false,
-                    Taken::Added => position.reaches_end(&self.key, direction),
-                    Taken::AddedLast => true,
+                    Taken::Nothing | Taken::Added => {}
+                    Taken::AddedAlone => is_last = true,
                     Taken::Deferred(entry) => {
                         deferred = Some(entry);
-                        true
+                        is_last = true;
                     }
                     Taken::NextBatch => break,
                 }
-            };
+            }
             match direction {
                 Direction::Forward => low += 1,
                 Direction::Backward => high -= 1,
@@ -487,13 +603,15 @@ impl LeafScan<'_> {
                 break;
             }
         }
-        if low == high {
-            position.leave(leaf, direction);
-        } else {
+        if low < high {
             // The last one read is the neighbour of the next one.
             let last = if direction == Direction::Forward { low - 1 } else { high };
             leaf.key_at(last, &mut position.key);
-            position.at = At::Past;
+            (position.at, position.near) = (At::Past, Some(leaf.hint(last)));
+        } else if has_end {
+            position.at = At::Done;
+        } else {
+            position.leave(leaf, direction);
         }
         Ok(deferred)
     }
@@ -535,7 +653,7 @@ impl LeafScan<'_> {
         }
         // At READ UNCOMMITTED under the latch: a rollback frees an uncommitted version's chain.
         self.add(batch, flags)?;
-        Ok(if is_long { Taken::AddedLast } else { Taken::Added })
+        Ok(if is_long { Taken::AddedAlone } else { Taken::Added })
     }
 
     /// The flags of the visible version of an entry whose versions are many.

@@ -9,6 +9,7 @@ mod information_schema;
 mod moved_rows;
 mod named_paths;
 mod plans;
+mod range_ends;
 mod refused_rows;
 mod row_counts;
 mod row_ids;

@@ -149,21 +149,18 @@ impl<'p> Node<'p> {
         Slot::unpack(u64::from_le_bytes(word))
     }
 
+    /// The cells, for who reads many.
+    #[inline]
+    pub(crate) fn cells(&self) -> Cells<'p> {
+        let slots = &self.page[SLOTS..self.slots_end()];
+        Cells { slots, heap: &self.page[..self.heap_end()], heap_start: self.heap_start() }
+    }
+
     /// Suffix and payload of a cell, or `None` where the slot or cell reaches out of the heap.
     #[inline]
     pub fn cell(&self, index: usize) -> Option<(&'p [u8], &'p [u8])> {
-        if index >= self.count() {
-            return None;
-        }
-        let slot = self.slot(index);
-        let suffix_start = slot.offset + CELL_HEADER;
-        if slot.offset < self.heap_start() || suffix_start > self.heap_end() {
-            return None;
-        }
-        let payload_len = self.u16(slot.offset);
-        let heap = &self.page[..self.heap_end()];
-        let suffix_end = suffix_start + slot.suffix_len;
-        Some((heap.get(suffix_start..suffix_end)?, heap.get(suffix_end..suffix_end + payload_len)?))
+        let cell = self.cells().get(index)?;
+        Some(cell.bytes.split_at(cell.suffix_len))
     }
 
     /// Key of a cell behind the prefix.
@@ -263,6 +260,44 @@ impl<'p> Node<'p> {
     /// Bytes that lack for the cell to have a payload of this length.
     pub fn growth_lacking(&self, index: usize, payload_len: usize) -> usize {
         payload_len.saturating_sub(self.free_bytes() + self.payload(index).len())
+    }
+}
+
+/// Where a node's cells are, taken out of its header once.
+#[derive(Clone, Copy)]
+pub(crate) struct Cells<'p> {
+    slots: &'p [u8],
+    /// The page up to the heap's end.
+    heap: &'p [u8],
+    heap_start: usize,
+}
+
+/// A cell's bytes: its key behind the prefix, and its payload.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell<'p> {
+    pub bytes: &'p [u8],
+    pub suffix_len: usize,
+}
+
+impl<'p> Cells<'p> {
+    /// A cell, or `None` where the slot or cell reaches out of the heap.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<Cell<'p>> {
+        let slot = self.slots.get(index * SLOT_SIZE..)?.first_chunk::<SLOT_SIZE>()?;
+        let Slot { offset, suffix_len, .. } = Slot::unpack(u64::from_le_bytes(*slot));
+        if offset < self.heap_start {
+            return None;
+        }
+        let (header, rest) = self.heap.get(offset..)?.split_first_chunk::<CELL_HEADER>()?;
+        let payload_len = usize::from(u16::from_le_bytes(*header));
+        Some(Cell { bytes: rest.get(..suffix_len + payload_len)?, suffix_len })
+    }
+}
+
+impl<'p> Cell<'p> {
+    #[inline]
+    pub fn payload(&self) -> &'p [u8] {
+        &self.bytes[self.suffix_len..]
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) mod edit;
 mod latched;
 mod search;
 
+pub(crate) use latched::Cell;
 pub use latched::Node;
 pub use search::Seek;
 #[cfg(test)]
