@@ -144,6 +144,7 @@ pub const CASES: &[Case] = &[
     definition("rename-parent", &[P, P_ROWS, C, C_ROWS], &["RENAME TABLE p TO q"]),
     definition("rename-partitioned", &[RANGE, RANGE_ROWS], &["RENAME TABLE r TO x"]),
     definition("truncate", &[T, T_ROWS], &["TRUNCATE TABLE t"]),
+    definition("discard-tablespace", &[T, T_ROWS], &["ALTER TABLE t DISCARD TABLESPACE"]),
     definition(
         "alter-instant-add",
         &[T, T_FEW],
