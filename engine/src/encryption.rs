@@ -131,6 +131,16 @@ impl Encryption {
         self.key_id_of(table).map(|id| self.newest(id)).transpose()
     }
 
+    /// A version of a key, which something is encrypted with.
+    pub(crate) fn version(&self, id: u32, version: u32) -> Result<Arc<PageKey>> {
+        let Some(keys) = &self.keys else {
+            let why = "there are no keys: load a key management plugin, or give the database a \
+                       keyring";
+            return Err(Error::Key(format!("version {version} of encryption key {id}: {why}")));
+        };
+        keys.page_key(id, version).map_err(key_error)
+    }
+
     /// The newest version of a key.
     pub(crate) fn newest(&self, id: u32) -> Result<Arc<PageKey>> {
         let Some(keys) = &self.keys else {

@@ -133,6 +133,9 @@ pub enum Error {
     /// Another transaction is prepared under this XID.
     #[error("a transaction is prepared under XID '{0}' already: commit it or roll it back first")]
     XidExists(String),
+    /// The table's rows were discarded ([`Db::discard_table`](crate::Db::discard_table)).
+    #[error("the rows of table '{0}' were discarded: import an export of it, or drop it")]
+    TableDiscarded(String),
     /// There is no row id above the greatest one in the table.
     #[error("table '{0}' has used up its row ids: rebuild it, or give it a primary key")]
     RowIdsUsedUp(String),

@@ -148,8 +148,8 @@ pub use catalog::{
 };
 pub use db::{
     ChangedIndex, ChangedRow, Cursor, Db, DefinitionChange, DuplicateEntry, EncryptionRow,
-    IndexChange, NewRow, ROW_BYTES_KEPT, Range, RoundReport, Savepoint, Seek, TableLoad,
-    Transaction,
+    ExportProgress, Exported, IndexChange, NewRow, ROW_BYTES_KEPT, Range, RoundReport, Savepoint,
+    Seek, TableExport, TableLoad, Transaction,
 };
 pub use encryption::{EncryptTables, EncryptionChoice, KeySource, TableEncryption};
 pub use error::{Error, Result};

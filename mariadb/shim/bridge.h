@@ -35,6 +35,7 @@ typedef struct tp_interrupt tp_interrupt;
 typedef struct tp_index_change tp_index_change;
 typedef struct tp_load tp_load;
 typedef struct tp_backup tp_backup;
+typedef struct tp_export tp_export;
 
 typedef struct {
   const uint8_t *data;
@@ -67,10 +68,11 @@ enum tp_result {
   TP_INVALID = 22,
   TP_PANIC = 23,
   TP_OTHER = 24,
-  TP_TABLE_CHANGED = 25, /* since the transaction's snapshot */
-  TP_OUT_OF_ORDER = 26,  /* a row that is loaded comes behind a greater one */
-  TP_NO_KEY = 27,        /* of something that is encrypted */
-  TP_TOO_MANY_LOCKS = 28 /* for the memory that they may take */
+  TP_TABLE_CHANGED = 25,  /* since the transaction's snapshot */
+  TP_OUT_OF_ORDER = 26,   /* a row that is loaded comes behind a greater one */
+  TP_NO_KEY = 27,         /* of something that is encrypted */
+  TP_TOO_MANY_LOCKS = 28, /* for the memory that they may take */
+  TP_TABLE_DISCARDED = 29 /* until an export is imported */
 };
 
 enum tp_isolation {
@@ -733,6 +735,42 @@ int tp_load_find(tp_load *load, tp_bytes key, tp_bytes *row);
 int tp_load_commit(tp_load *load);
 /* Leaves the table empty. */
 void tp_load_free(tp_load *load);
+
+/* ---- one table moves between servers */
+
+typedef struct {
+  int fd;               /* open for writing; it stays the caller's */
+  tp_bytes name;        /* what errors call it */
+  tp_bytes description; /* kept for the importing server */
+} tp_export_file;
+/* Writes the rows of a table that are committed to an open file, and syncs it. `go_on` is asked now
+   and then: entries and bytes written so far; 0 = TP_INTERRUPTED. */
+int tp_export_table(tp_db *db, const char *name, size_t name_len, const tp_export_file *file,
+                    void *context, int (*go_on)(void *context, uint64_t entries, uint64_t bytes));
+/* Opens an export to be imported. The file is closed with it, or at once if this fails. */
+int tp_export_open(int fd, const char *name, size_t name_len, tp_export **exported);
+typedef struct {
+  tp_bytes table; /* its name where it was exported */
+  tp_bytes metadata;
+  tp_bytes description;
+  uint64_t file_bytes;
+} tp_exported;
+void tp_export_header(const tp_export *exported, tp_exported *header);
+/* Calls `index` for each index, in the order of the trees. */
+void tp_export_indexes(const tp_export *exported, void *context,
+                       void (*index)(void *context, const char *name, size_t len,
+                                     uint8_t is_unique));
+/* Makes the rows of an export those of a table that was discarded (TP_TABLE_EXISTS if it was not),
+   with the export's indexes and other metadata, at one moment. The export is gone afterwards,
+   whatever is returned. Open tp_table of the table are void if it succeeds. */
+int tp_import_table(tp_db *db, const char *name, size_t name_len, tp_export *exported,
+                    tp_bytes metadata, void *context,
+                    int (*go_on)(void *context, uint64_t entries, uint64_t bytes));
+void tp_export_free(tp_export *exported);
+/* Takes the rows of a table away: it is empty, and TP_TABLE_DISCARDED to all who use it until an
+   export is imported. Open tp_table of the table are void if it succeeds. */
+int tp_discard_table(tp_db *db, const char *name, size_t name_len);
+int tp_table_is_discarded(const tp_table *table);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,8 @@ namespace tidepool {
 void warn_of_ignored_options(THD *thd, const HA_CREATE_INFO *info);
 int drop_table(handlerton *hton, const char *path);
 void drop_database(handlerton *hton, char *path);
+/* Removes files of exports from a database's directory: what a crash has left would keep it. */
+void remove_exports(const char *directory);
 /* After a crash within an ALTER in place: 0 if the table is what the ALTER makes of it. */
 int check_version(handlerton *hton, const char *path, const LEX_CUSTRING *version,
                   ulonglong before);

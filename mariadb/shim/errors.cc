@@ -61,6 +61,7 @@ int server_error(int result, THD *thd) {
     case TP_TABLE_MISSING: return HA_ERR_NO_SUCH_TABLE;
     case TP_TABLE_CHANGED: return HA_ERR_TABLE_DEF_CHANGED;
     case TP_TABLE_BUSY: explain(thd, false); return HA_ERR_LOCK_WAIT_TIMEOUT;
+    case TP_TABLE_DISCARDED: explain(thd, false); return HA_ERR_TABLESPACE_MISSING;
     case TP_TOO_MANY_TRX: return HA_ERR_TOO_MANY_CONCURRENT_TRXS;
     case TP_NO_SPACE: explain(thd, true); return HA_ERR_DISK_FULL;
     case TP_CORRUPT: explain(thd, true); return HA_ERR_CRASHED;

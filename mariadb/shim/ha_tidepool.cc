@@ -28,7 +28,9 @@ handler::Table_flags ha_tidepool::table_flags() const {
          time. */
       HA_CHECK_UNIQUE_AFTER_WRITE |
       /* EXT: MATCH needs an index, as with InnoDB. */
-      HA_CAN_FULLTEXT | HA_CAN_FULLTEXT_EXT;
+      HA_CAN_FULLTEXT | HA_CAN_FULLTEXT_EXT |
+      /* FLUSH TABLES … FOR EXPORT. */
+      HA_CAN_EXPORT;
   /* Indexes on virtual columns: their old values are wanted to delete entries. */
   if (table_share && table_share->virtual_fields) flags |= HA_REQUIRES_KEY_COLUMNS_FOR_DELETE;
   return flags;
@@ -120,6 +122,7 @@ int ha_tidepool::open_reader() {
 
 int ha_tidepool::close() {
   drop_load();
+  end_export();
   if (reader) tp_reader_close(reader);
   reader = nullptr;
   if (own_session && own_session->transaction) tp_transaction_free(own_session->transaction);
@@ -193,6 +196,7 @@ void ha_tidepool::set_row_lock(int lock, bool skip) {
 
 int ha_tidepool::external_lock(THD *thd, int type) {
   if (type == F_UNLCK) {
+    end_export();
     const int error = own_session ? end_own_statement() : 0;
     session = nullptr;
     return error;
@@ -203,7 +207,12 @@ int ha_tidepool::external_lock(THD *thd, int type) {
     if (int error = open_reader()) return error;
   set_row_lock(type == F_WRLCK ? TP_LOCK_EXCLUSIVE : row_lock, skip_locked);
   plan_known = false;
-  return own_session ? begin_own_statement() : begin_statement(thd, session);
+  if (unlikely(thd_sql_command(thd) == SQLCOM_FLUSH && (thd->lex->type & REFRESH_FOR_EXPORT)))
+    if (int error = begin_export()) return error;
+  const int error = own_session ? begin_own_statement() : begin_statement(thd, session);
+  /* The server does not unlock what it could not lock. */
+  if (unlikely(error)) end_export();
+  return error;
 }
 
 int ha_tidepool::begin_own_statement() {
@@ -250,6 +259,11 @@ int ha_tidepool::ready_slowly() {
 }
 
 void ha_tidepool::print_error(int error, myf flags) {
+  if (error == REPORTED) return;
+  if (error == HA_ERR_TABLESPACE_MISSING) {
+    my_error(ER_TABLESPACE_DISCARDED, flags, table_share->table_name.str);
+    return;
+  }
   /*
     REPLACE and ON DUPLICATE KEY UPDATE read the row that is in their way. MariaDB 10.11.14 forgets
     why that failed, and reports the duplicate: a client would not learn that a deadlock has undone

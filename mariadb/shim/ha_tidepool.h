@@ -6,6 +6,7 @@
       ha_tidepool_ddl.cc     CREATE, DROP, RENAME, TRUNCATE
       ha_tidepool_alter.cc   ALTER: what is done in place, indexes and columns added and dropped
       ha_tidepool_copy.cc    ALTER: how the copy is filled
+      ha_tidepool_export.cc  a table moves to another server: EXPORT, DISCARD and IMPORT
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
       ha_tidepool_fulltext.cc  words of rows in FULLTEXT indexes, and MATCH
@@ -36,6 +37,8 @@ struct Fulltext_result;
 /* Of a read, and not errors of the server's: the reader passes the entry over, or it is past the
    end of the range. */
 constexpr int PASS_OVER = HA_ERR_LAST + 1, PAST_RANGE = HA_ERR_LAST + 2;
+/* The statement has its error already. */
+constexpr int REPORTED = HA_ERR_LAST + 3;
 /* Sets what single steps cost, where the server's optimizer has costs of engines. */
 void setup_costs(handlerton *hton);
 }
@@ -79,6 +82,7 @@ public:
   int truncate() override;
   int delete_all_rows() override { return HA_ERR_WRONG_COMMAND; }
   int reset_auto_increment(ulonglong value) override;
+  int discard_or_import_tablespace(my_bool discard) override;
   void update_create_info(HA_CREATE_INFO *info) override;
   enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered,
                                                              Alter_inplace_info *info) override;
@@ -246,6 +250,16 @@ private:
   int raise_auto_increment_after(const uchar *record);
   int last_auto_increment_row(uchar *record, bool *found);
   int set_auto_increment(ulonglong value);
+
+  /* An HA_ERR_* code, or REPORTED. */
+  int begin_export();
+  void end_export();
+  int discard_rows();
+  int import_rows();
+  int use_other_rows();
+  static int report_vector_index();
+  /* There is a file, from FLUSH TABLES … FOR EXPORT to UNLOCK TABLES. */
+  bool exports = false;
 
   void sample_statistics(bool force);
   void show_file_usage();

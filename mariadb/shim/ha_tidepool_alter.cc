@@ -157,6 +157,10 @@ bool is_blob(enum_field_types type) {
 /* What is not done in place by changes of trees or of definitions alone is a rebuild, or a copy. */
 enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered,
                                                                         Alter_inplace_info *info) {
+  if (tp_table_is_discarded(shared->table)) {
+    my_error(ER_TABLESPACE_DISCARDED, MYF(0), table_share->table_name.str);
+    return HA_ALTER_ERROR;
+  }
   const auto answer = check_without_rebuild(altered, info);
   if (answer != HA_ALTER_INPLACE_NOT_SUPPORTED) return answer;
   info->unsupported_reason = refuses_rebuild(altered, info);

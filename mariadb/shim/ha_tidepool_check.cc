@@ -55,6 +55,11 @@ std::string hex(const uchar *bytes, size_t len) {
 } // namespace
 
 int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
+  if (tp_table_is_discarded(shared->table)) {
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_TABLESPACE_DISCARDED,
+                        ER_THD(thd, ER_TABLESPACE_DISCARDED), table_share->table_name.str);
+    return HA_ADMIN_FAILED;
+  }
   Checking checking{thd, table_share};
   int result = tp_check(engine.db, shared->table, &checking, take_problem, is_killed);
   if (result == TP_INTERRUPTED) return HA_ADMIN_FAILED;

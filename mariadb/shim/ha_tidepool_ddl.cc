@@ -352,6 +352,7 @@ static void forget_database(const std::string &name) {
 }
 
 void drop_database(handlerton *, char *path) {
+  remove_exports(path);
   /* "./db/": what the server dropped already is gone; here go tables that lost their .frm files. */
   std::string name(path);
   while (!name.empty() && name.back() == FN_LIBCHAR) name.pop_back();

@@ -100,7 +100,21 @@ ulonglong rows_changed(const Handler &file, long) {
   return file.rows_stats.inserted + file.rows_stats.updated + file.rows_stats.deleted;
 }
 
+template <typename Share>
+auto has_tables_of_indexes(Share *share, int) -> decltype(share->hlindexes() > 0) {
+  return share->hlindexes() > 0;
+}
+template <typename Share>
+bool has_tables_of_indexes(Share *, long) {
+  return false;
+}
+
 } // namespace versions
+
+/* Whether indexes of the table are tables to the engine: VECTOR indexes, as of 11.7. */
+inline bool has_tables_of_indexes(TABLE_SHARE *share) {
+  return versions::has_tables_of_indexes(share, 0);
+}
 
 /* The rows that the server has counted as changed by this handler. */
 inline ulonglong counted_changes(const handler &file) { return versions::rows_changed(file, 0); }

@@ -86,6 +86,19 @@ static std::vector<uint> order_by_names(const TABLE_SHARE *share, const KEY *key
   return order;
 }
 
+std::unique_ptr<Layouts> Layouts::by_names(const TABLE_SHARE *share, const KEY *keys,
+                                           const std::vector<std::string> &names) {
+  const bool has_row_id = share->primary_key >= MAX_KEY;
+  if (names.size() != share->keys + (has_row_id ? 1 : 0)) return nullptr;
+  std::vector<Catalog_index> indexes;
+  for (const std::string &name : names) indexes.push_back({name, false});
+  std::vector<uint> order = order_by_names(share, keys, indexes);
+  for (size_t tree = 0; tree < order.size(); tree++)
+    if (order[tree] < MAX_KEY && !is_same_name(keys[order[tree]].name.str, names[tree].c_str()))
+      return nullptr;
+  return std::make_unique<Layouts>(share, keys, std::move(order));
+}
+
 int Layouts::of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name,
                       std::unique_ptr<Layouts> *layouts) {
   std::vector<Catalog_index> indexes;
@@ -265,16 +278,18 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
     table = nullptr;
     return;
   }
+  if ((*error = read_definition(form))) {
+    tp_table_close(table);
+    table = nullptr;
+  }
+}
+
+int Table_share::read_definition(const TABLE *form) {
   std::string bytes;
   std::unique_ptr<Layouts> found;
   int result = table_metadata(name, &bytes);
   if (result == TP_OK) result = Layouts::of_trees(form->s, form->key_info, name, &found);
-  *error = server_error(result, current_thd);
-  if (*error) {
-    tp_table_close(table);
-    table = nullptr;
-    return;
-  }
+  if (result != TP_OK) return server_error(result, current_thd);
   layouts = std::move(*found);
   /* Not HA_ERR_TABLE_DEF_CHANGED: the server would remove the .frm file, in the hope of another one
      from the engine. */
@@ -283,27 +298,29 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
         "Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to "
         "read it",
         name.c_str());
-    *error = HA_ERR_INCOMPATIBLE_DEFINITION;
-  } else if (metadata.fingerprint != layouts.fingerprint() ||
-             metadata.has_spatial != layouts.has_spatial ||
-             tp_table_index_count(table) != layouts.trees.size() ||
-             !layouts.row->set_versions(metadata.versions) ||
-             !layouts.set_fulltext(metadata.fulltext)) {
+    return HA_ERR_INCOMPATIBLE_DEFINITION;
+  }
+  if (metadata.fingerprint != layouts.fingerprint() ||
+      metadata.has_spatial != layouts.has_spatial ||
+      tp_table_index_count(table) != layouts.trees.size() ||
+      !layouts.row->set_versions(metadata.versions) || !layouts.set_fulltext(metadata.fulltext)) {
     sql_print_error(
         "Tidepool: table %s is not the one that its .frm file describes: restore the two from the "
         "same "
         "backup",
         name.c_str());
-    *error = HA_ERR_INCOMPATIBLE_DEFINITION;
-  } else {
-    /* A crash may have come between the two places of a name. Without it, reports say another, and
-       that is all. */
-    const std::vector<tp_index_def> indexes = layouts.definitions(form);
-    tp_learn_index_names(engine.db, name.data(), name.size(), indexes.data(), indexes.size());
-    return;
+    return HA_ERR_INCOMPATIBLE_DEFINITION;
   }
-  tp_table_close(table);
-  table = nullptr;
+  /* A crash may have come between the two places of a name. Without it, reports say another, and
+     that is all. */
+  const std::vector<tp_index_def> indexes = layouts.definitions(form);
+  tp_learn_index_names(engine.db, name.data(), name.size(), indexes.data(), indexes.size());
+  return 0;
+}
+
+int Table_share::reload(const TABLE *form) {
+  if (const int result = reopen()) return server_error(result, current_thd);
+  return read_definition(form);
 }
 
 Table_share::~Table_share() {

@@ -31,6 +31,9 @@
 
 namespace tidepool {
 
+/* Of the file of an exported table, in the directory of its database. */
+constexpr char EXPORT_EXT[] = ".tpx";
+
 /* "./db/table" → "db/table"; a temporary table's path → "#tmp/<start of the server>-<file name>":
    the server numbers the files anew in each of its lives, and a prepared transaction may have kept
    a table of an earlier one. */
@@ -66,6 +69,9 @@ struct Layouts {
   bool set_fulltext(const Fulltext_settings_of &settings);
   /* Whether rows and entries of the other are rows and entries of this one. */
   bool same(const Layouts &other) const;
+  /* Those of trees of these names, in their order; null if the keys have other names. */
+  static std::unique_ptr<Layouts> by_names(const TABLE_SHARE *share, const KEY *keys,
+                                           const std::vector<std::string> &names);
   /* The trees as the engine gets them, with the names that their keys have in `table`, whose
      layouts these are. */
   std::vector<tp_index_def> definitions(const TABLE *table) const;
@@ -122,9 +128,17 @@ public:
   std::atomic<uint> generation{0};
 
   int reopen();
+  /* The same where the trees and the metadata may be others, too: by somebody who is alone with
+     the table. An HA_ERR_* code. */
+  int reload(const TABLE *form);
 
   std::mutex auto_increment_mutex;
 
+private:
+  /* Finds out how the open table is laid out. An HA_ERR_* code. */
+  int read_definition(const TABLE *form);
+
+public:
   /* Statistics: sampled when the table is first used, by ANALYZE, and when it has changed much
      since. Every statement reads the sizes, so these are no part of what the mutex protects. */
   std::atomic<bool> statistics_known{false};

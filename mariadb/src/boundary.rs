@@ -72,6 +72,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::TableExists(_) => TP_TABLE_EXISTS,
         Error::TableMissing(_) => TP_TABLE_MISSING,
         Error::TableBusy(_) => TP_TABLE_BUSY,
+        Error::TableDiscarded(_) => TP_TABLE_DISCARDED,
         Error::TooManyTransactions(_) => TP_TOO_MANY_TRX,
         Error::NoSpace(_) => TP_NO_SPACE,
         Error::Storage(_) | Error::Lost { .. } => TP_STORAGE,

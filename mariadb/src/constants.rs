@@ -38,6 +38,7 @@ pub(crate) const TP_TABLE_CHANGED: c_int = 25;
 pub(crate) const TP_OUT_OF_ORDER: c_int = 26;
 pub(crate) const TP_NO_KEY: c_int = 27;
 pub(crate) const TP_TOO_MANY_LOCKS: c_int = 28;
+pub(crate) const TP_TABLE_DISCARDED: c_int = 29;
 
 // Isolation levels.
 pub(crate) const TP_READ_UNCOMMITTED: c_int = 0;

@@ -15,6 +15,7 @@
 //! * `frm`: whose table one of the server's definitions is of;
 //! * [`index_change`]: indexes that are added and dropped in place;
 //! * [`load`]: the copy that ALTER TABLE makes;
+//! * `export`: one table moves between servers;
 //! * [`explain`]: rows of the `information_schema` tables;
 //! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
 //! * [`transaction`]: transactions and writes;
@@ -32,6 +33,7 @@ mod constants;
 pub mod data_dir;
 pub mod database;
 pub mod explain;
+mod export;
 mod frm;
 pub mod index_change;
 mod keyring;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! version u8 = 1 | flags u8 (bit 0: lost changes, bit 1: has notes,
-//! bits 2-3: compression, bit 4: encryption) | table id u64 | space id u32 | index count u16
+//! bits 2-3: compression, bit 4: encryption, bit 5: discarded) | table id u64 | space id u32
+//! index count u16
 //! per index: tree id u32 | root page u32 | flags u8 (bit 0: unique) | name length u16 | name
 //! metadata length u32 | metadata
 //! if bit 4 of the flags is set: encryption u8 (0 by option, 1 yes, 2 no) | key id u32
@@ -21,6 +22,7 @@ const RECORD_VERSION: u8 = 1;
 const FLAG_LOST_CHANGES: u8 = 1;
 const FLAG_HAS_NOTES: u8 = 2;
 const FLAG_ENCRYPTION: u8 = 16;
+const FLAG_DISCARDED: u8 = 32;
 /// Bits 2 and 3: 0 as the option `page_compression` has it, else the number of a
 /// [`PageCompression`] that is not `Auto`.
 const COMPRESSION_SHIFT: u8 = 2;
@@ -134,6 +136,8 @@ pub(crate) struct TableRecord {
     /// Its file's header may name trees that no index has: a change of its indexes is under way, or
     /// was not finished.
     pub has_notes: bool,
+    /// Its rows were discarded: it is empty, and takes none but those that are imported.
+    pub is_discarded: bool,
     /// Where its trees are, in the order of `def.indexes`.
     pub trees: Vec<TreeRecord>,
     /// Definition as created.
@@ -182,6 +186,7 @@ impl TableRecord {
             flag(self.lost_changes, FLAG_LOST_CHANGES)
                 | flag(self.has_notes, FLAG_HAS_NOTES)
                 | flag(says_encryption, FLAG_ENCRYPTION)
+                | flag(self.is_discarded, FLAG_DISCARDED)
                 | (self.def.compression as u8) << COMPRESSION_SHIFT,
         );
         out.extend_from_slice(&self.id.to_le_bytes());
@@ -228,12 +233,17 @@ impl<'a> Reader<'a> {
             ));
         }
         let flags = self.u8()?;
-        let known = FLAG_LOST_CHANGES | FLAG_HAS_NOTES | FLAG_ENCRYPTION | COMPRESSION_MASK;
+        let known = FLAG_LOST_CHANGES
+            | FLAG_HAS_NOTES
+            | FLAG_ENCRYPTION
+            | FLAG_DISCARDED
+            | COMPRESSION_MASK;
         if flags & !known != 0 {
             return Err(format!("unknown flags {flags:#04x}"));
         }
         let lost_changes = flags & FLAG_LOST_CHANGES != 0;
         let has_notes = flags & FLAG_HAS_NOTES != 0;
+        let is_discarded = flags & FLAG_DISCARDED != 0;
         let (id, space, count) = (self.u64()?, self.u32()?, self.u16()?);
         let mut trees = Vec::with_capacity(usize::from(count));
         let mut def = TableDef::default();
@@ -260,7 +270,7 @@ impl<'a> Reader<'a> {
             return Err(format!("{} bytes too many", self.rest.len()));
         }
         def.validate().map_err(|e| e.to_string())?;
-        Ok(TableRecord { id, space, lost_changes, has_notes, trees, def })
+        Ok(TableRecord { id, space, lost_changes, has_notes, is_discarded, trees, def })
     }
 
     fn encryption(&mut self) -> Result<TableEncryption, String> {
@@ -321,6 +331,7 @@ mod tests {
                     space,
                     lost_changes: id % 3 == 0,
                     has_notes: id % 5 == 0,
+                    is_discarded: id % 7 == 0,
                     trees: vec![],
                     def: TableDef { metadata, encryption, compression, ..TableDef::default() },
                 };

@@ -10,6 +10,7 @@
 //! indexes   see `index_change`; their names alone: catalog commit
 //! rebuild   see `rebuild`: as truncate, once the new file is filled
 //! load      see `load`: as create, or as truncate
+//! discard   as truncate; import: as load (see `export`)
 //! ```
 //! A crash in between leaves at most a file that no table has; the log says so as long as that may
 //! happen ([`Env::add_pending_space`]), and `open` removes it. A file that is missing for a table
@@ -183,36 +184,16 @@ impl Db {
 
     /// Empties a table: it gets a new file, auto-increment starts again at 1. Handles of it are
     /// void; the one returned is good. Errors as for [`drop_table`](Self::drop_table).
+    ///
+    /// [`Error::TableDiscarded`] if its rows were discarded.
     pub fn truncate_table(&self, name: &str) -> Result<Arc<Table>> {
         let inner = &self.inner;
         let _one = inner.begin_definition(&[name])?;
         let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let old_table = inner.close_for_definition(name, old.space)?;
-        let swapped = inner.new_space(&old.def).and_then(|(space, header, mut new)| {
-            new.id = old.id;
-            let table = Arc::new(Table::open(&inner.env, &space, name, &new, &header));
-            let space = new.space;
-            let replaced = inner
-                .env
-                .add_pending_space(old.space)
-                .and_then(|()| inner.catalog.replace(&mut inner.definition_trx(), name, new));
-            replaced.inspect_err(|_| {
-                inner.env.remove_pending_space(old.space);
-                inner.env.forget_space(space);
-            })?;
-            Ok(table)
-        });
-        let table = match swapped {
-            Ok(table) => table,
-            Err(error) => {
-                old_table.inspect(|table| table.reopen_entrance());
-                return Err(error);
-            }
-        };
-        table.set_since(inner.catalog.newest_change());
-        inner.tables.lock().by_name.insert(name.into(), table.clone());
-        inner.delete_space(old.space, old_table.as_deref());
-        Ok(table)
+        if old.is_discarded {
+            return Err(Error::TableDiscarded(name.into()));
+        }
+        inner.give_empty_file(name, &old, Discarded::No)
     }
 
     /// Opens a table; waits while its definition changes.
@@ -313,6 +294,13 @@ impl Db {
             ..DefinitionChange::default()
         })
     }
+}
+
+/// Whether a table that gets an empty file takes rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Discarded {
+    No,
+    Yes,
 }
 
 /// Tables that are about to be dropped: announced as such in the log, and their entrances closed.
@@ -576,6 +564,7 @@ impl Inner {
                     space: ids.space,
                     lost_changes: false,
                     has_notes: false,
+                    is_discarded: false,
                     trees,
                     def: def.clone(),
                 },
@@ -585,6 +574,44 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    /// Gives a table an empty file, and removes the one it has. Within the turn of a definition
+    /// change.
+    pub(super) fn give_empty_file(
+        &self,
+        name: &str,
+        old: &TableRecord,
+        discarded: Discarded,
+    ) -> Result<Arc<Table>> {
+        let inner = self;
+        let old_table = inner.close_for_definition(name, old.space)?;
+        let swapped = inner.new_space(&old.def).and_then(|(space, header, mut new)| {
+            new.id = old.id;
+            new.is_discarded = discarded == Discarded::Yes;
+            let table = Arc::new(Table::open(&inner.env, &space, name, &new, &header));
+            let space = new.space;
+            let replaced = inner
+                .env
+                .add_pending_space(old.space)
+                .and_then(|()| inner.catalog.replace(&mut inner.definition_trx(), name, new));
+            replaced.inspect_err(|_| {
+                inner.env.remove_pending_space(old.space);
+                inner.env.forget_space(space);
+            })?;
+            Ok(table)
+        });
+        let table = match swapped {
+            Ok(table) => table,
+            Err(error) => {
+                old_table.inspect(|table| table.reopen_entrance());
+                return Err(error);
+            }
+        };
+        table.set_since(inner.catalog.newest_change());
+        inner.tables.lock().by_name.insert(name.into(), table.clone());
+        inner.delete_space(old.space, old_table.as_deref());
+        Ok(table)
     }
 
     /// Removes the space of a dropped table. The table is gone already: what fails here leaves a

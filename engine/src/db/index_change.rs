@@ -160,6 +160,7 @@ impl Db {
             return Err(Error::TableBusy(name.into()));
         }
         let table = inner.open_in_definition(name)?;
+        table.check_not_discarded()?;
         let adds = indexes.iter().any(|index| index.from.is_none());
         match adds {
             // Its file is named after the clustered tree, whose entries are never sorted here.

@@ -24,7 +24,8 @@
 //! It gets a second file, filled in the same way, and the catalog's commit puts that in the place
 //! of the first, as for TRUNCATE. What a crash leaves before is the empty table. A reader that sees
 //! that does not learn of the change, so it is for a table that no other session knows yet: a
-//! rename gives it its name then, and older snapshots are refused from there on.
+//! rename gives it its name then, and older snapshots are refused from there on. A table whose rows
+//! were discarded is filled in this way, too (`export`): older snapshots are refused at once.
 
 use super::index_change::tree_file;
 use super::{Db, DuplicateEntry, Inner};
@@ -116,17 +117,33 @@ impl Db {
     ///
     /// [`Error::TableMissing`] if there is none of this name, [`Error::TableBusy`] while a
     /// transaction that has used it is unfinished, [`Error::InvalidOption`] if it is not empty.
+    ///
+    /// [`Error::TableDiscarded`] if its rows were discarded: it waits for an
+    /// [import](Self::import_table).
     pub fn fill_table(&self, name: &str) -> Result<TableLoad> {
+        self.fill_table_of(name, |old| match old.is_discarded {
+            true => Err(Error::TableDiscarded(name.into())),
+            false => Ok(old.def.clone()),
+        })
+    }
+
+    /// The same; the table gets the definition that `def_of` makes of what the catalog has.
+    pub(super) fn fill_table_of(
+        &self,
+        name: &str,
+        def_of: impl FnOnce(&TableRecord) -> Result<TableDef>,
+    ) -> Result<TableLoad> {
         let inner = &self.inner;
         let _turn = inner.begin_definition(&[name])?;
         let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         if inner.is_used_by_recovered(old.space) {
             return Err(Error::TableBusy(name.into()));
         }
+        let def = def_of(&old)?;
         let replaces = inner.open_in_definition(name)?;
         replaces.stop_writes()?;
         // Now that it stays so.
-        let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&old.def));
+        let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&def));
         let (space, header, mut record) = made.inspect_err(|_| replaces.take_writes())?;
         record.id = old.id;
         let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
@@ -350,7 +367,12 @@ impl TableLoad {
             inner.env.remove_pending_space(old.space_id());
             old.reopen_entrance();
         })?;
-        self.table.succeed(old, &[]);
+        if old.is_discarded() {
+            // Those who have seen it without rows, or before, must not see these.
+            self.table.set_since(inner.catalog.newest_change());
+        } else {
+            self.table.succeed(old, &[]);
+        }
         self.table.add_rows(self.rows);
         self.table.note_change();
         Ok(())

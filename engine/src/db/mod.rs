@@ -7,7 +7,8 @@
 //!   another file; `catch_up`: rows that sessions write while one of these goes on;
 //!   `index_switch`: its commit; `retired`: files that were replaced are removed.
 //! - `notes`: what a crash has left of that is freed.
-//! - `load`: tables are filled before they are seen.
+//! - `load`: tables are filled before they are seen; `export`: one is written to a file, discarded,
+//!   and imported from such a file.
 //! - `transaction`: transactions on tables; `cursor`: reading in the order of an index; `map`:
 //!   a table as an ordered map, and transactions that run again after a conflict.
 //! - `check`: CHECK of a table.
@@ -30,6 +31,7 @@ mod check;
 mod cursor;
 mod definition;
 mod encryption;
+pub(crate) mod export;
 #[cfg(test)]
 mod file_tests;
 mod forced;
@@ -68,6 +70,8 @@ pub use catch_up::{ChangedRow, RoundReport};
 pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;
 pub use encryption::EncryptionRow;
+pub use export::ExportProgress;
+pub use export::file::{Exported, TableExport};
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
 pub use map::Range;

@@ -73,6 +73,7 @@ impl Db {
             return Err(Error::TableBusy(name.into()));
         }
         let table = inner.open_in_definition(name)?;
+        table.check_not_discarded()?;
         // Its file is named after a tree whose entries are never sorted here.
         let log = format!("{}-0", tree_file(old.trees[Table::CLUSTERED].tree));
         table.log_writes(inner.sorter(&log, LOG_MEMORY_BYTES))?;

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | [`pages`] | page headers, nodes, entries, overflow pages, space headers, bitmaps, page operations |
 //! | [`log`] | redo frames and records, undo pages and records |
-//! | [`small_files`] | control file, redo file header, hot list, page trace, sorted runs, catalog records |
+//! | [`small_files`] | control file, redo file header, hot list, page trace, sorted runs, exports, catalog |
 //! | [`directory`] | a whole data directory: patched, opened, read, written, closed |
 //! | [`seeds`] | inputs to begin with, out of a directory that the engine made |
 //!
@@ -34,7 +34,7 @@ mod tests;
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Target); 18] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("page", pages::page),
     ("node", pages::node),
     ("entry", pages::entry),
@@ -52,6 +52,7 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("page_file", directory::page_file),
     ("trace", small_files::trace),
     ("sorted_run", small_files::sorted_run),
+    ("table_export", small_files::table_export),
     ("directory", directory::directory),
 ];
 

@@ -10,6 +10,7 @@ use tidepool_pool::{PageId, page};
 
 use super::directory::{file_names, pages_of, whole_file};
 use crate::catalog::{TableRecord, TreeRecord};
+use crate::db::export::file;
 use crate::format::node::Node;
 use crate::hot_list::{self, HOT_LIST_FILE, HotList, Owner};
 use crate::page_op::{CellList, PageOp};
@@ -147,6 +148,7 @@ fn of_small_files(seeds: &mut Vec<Seed>) {
         space: 16,
         lost_changes: false,
         has_notes: true,
+        is_discarded: false,
         trees: vec![TreeRecord { tree: 17, root: 2 }, TreeRecord { tree: 18, root: 3 }],
         def: TableDef {
             metadata: b"metadata".to_vec(),
@@ -170,6 +172,7 @@ fn of_small_files(seeds: &mut Vec<Seed>) {
     let mut bytes = Vec::new();
     trace.write_to(&mut bytes).expect("memory takes all");
     seeds.push(("trace", bytes));
+    seeds.push(("table_export", [&[1], &file::example()[..]].concat()));
     let (run, len) = sort::example_run();
     seeds.push(("sorted_run", [&[1], &(len as u32).to_le_bytes()[..], &run[..400]].concat()));
 }

@@ -7,6 +7,7 @@ use tidepool_pool::trace::Trace;
 
 use super::{front, sized};
 use crate::catalog::TableRecord;
+use crate::db::export::file;
 use crate::hot_list::{self, HOT_LIST_FILE, Owner};
 use crate::redo::BLOCK_SIZE;
 use crate::redo::control::Control;
@@ -97,6 +98,21 @@ pub fn hot_list(bytes: &[u8]) {
         hot_list::save(&disk, owner, &list).expect("a list can be saved");
         assert_eq!(hot_list::load(&disk, owner), Ok(Some(list)));
     }
+}
+
+/// Export of a table: `stamp u8 | file`. What is read is not much longer than the file, and its
+/// header comes out as it went in.
+pub fn table_export(bytes: &[u8]) {
+    let ([flags], bytes) = front::<1>(bytes);
+    let mut bytes = bytes.to_vec();
+    if flags & 1 != 0 {
+        file::stamp(&mut bytes);
+    }
+    let Ok((exported, entries)) = file::read_all(&bytes) else { return };
+    let read: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let blocks = bytes.len() / 24 + 1;
+    assert!(read <= blocks * file::PIECE);
+    assert_eq!(file::decode_again(&exported), exported);
 }
 
 /// Page trace: what is read, written again, is the same trace.

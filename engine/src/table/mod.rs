@@ -78,6 +78,8 @@ pub struct Table {
     changed_at: AtomicU64,
     /// See [`Table::set_temporary`].
     temporary: AtomicBool,
+    /// See [`Error::TableDiscarded`]; with the next rows comes another `Table`.
+    is_discarded: bool,
     /// Transactions inside, and [`DROPPED`].
     users: AtomicU64,
     gate: RwLock<()>,
@@ -114,6 +116,7 @@ impl Table {
             writes: Writes::new(),
             changed_at: AtomicU64::new(0),
             temporary: AtomicBool::new(false),
+            is_discarded: record.is_discarded,
             users: AtomicU64::new(0),
             gate: RwLock::new(()),
         }
@@ -319,8 +322,28 @@ impl Table {
         Ok(())
     }
 
+    /// Whether its rows were discarded ([`Db::discard_table`](crate::Db::discard_table)): no
+    /// transaction uses it.
+    pub fn is_discarded(&self) -> bool {
+        self.is_discarded
+    }
+
+    /// [`Error::TableDiscarded`] if it is.
+    pub(crate) fn check_not_discarded(&self) -> Result<()> {
+        match self.is_discarded {
+            true => Err(Error::TableDiscarded(self.name())),
+            false => Ok(()),
+        }
+    }
+
+    /// The space that holds its trees.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
     /// Enters for as long as the result lives.
     pub(crate) fn enter(table: &Arc<Table>) -> Result<TableUse> {
+        table.check_not_discarded()?;
         if table.users.fetch_add(1, Ordering::AcqRel) & DROPPED != 0 {
             table.users.fetch_sub(1, Ordering::AcqRel);
             return Err(table.missing());

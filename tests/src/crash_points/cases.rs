@@ -22,6 +22,7 @@ pub struct Case {
     /// What is there before, one statement an element.
     pub setup: &'static [&'static str],
     /// Run before the thread is traced, in the same session, after all of `setup` is durable.
+    /// `copy A B` copies a file in the directory of `cp`.
     pub prelude: &'static [&'static str],
     /// What the crash interrupts. Several statements run one after the other.
     pub statements: &'static [&'static str],
@@ -54,6 +55,7 @@ const P_ROWS: &str = "INSERT INTO p SELECT seq, CONCAT('p', seq) FROM seq_1_to_5
 const C: &str = "CREATE TABLE c (a INT PRIMARY KEY, p INT, KEY (p), CONSTRAINT cp FOREIGN KEY \
      (p) REFERENCES p (id)) ENGINE={E}";
 const C_ROWS: &str = "INSERT INTO c SELECT seq, 1 + seq % 5 FROM seq_1_to_300";
+const EXPORTED_AS_U: &[&str] = &["FLUSH TABLES t FOR EXPORT", "copy t.tpx u.tpx", "UNLOCK TABLES"];
 /// With a virtual column.
 const V: &str = "CREATE TABLE v (a INT PRIMARY KEY, b INT, s VARCHAR(20) AS (CONCAT('v', a + b)) \
      VIRTUAL) ENGINE={E}";
@@ -144,6 +146,21 @@ pub const CASES: &[Case] = &[
     definition("rename-parent", &[P, P_ROWS, C, C_ROWS], &["RENAME TABLE p TO q"]),
     definition("rename-partitioned", &[RANGE, RANGE_ROWS], &["RENAME TABLE r TO x"]),
     definition("truncate", &[T, T_ROWS], &["TRUNCATE TABLE t"]),
+    definition("discard-tablespace", &[T, T_ROWS], &["ALTER TABLE t DISCARD TABLESPACE"]),
+    Case {
+        name: "import-tablespace",
+        setup: &[
+            T,
+            T_ROWS,
+            "ALTER TABLE t ADD c INT DEFAULT 7, ALGORITHM=INSTANT",
+            "CREATE TABLE u LIKE t",
+            "ALTER TABLE u DISCARD TABLESPACE",
+        ],
+        prelude: EXPORTED_AS_U,
+        statements: &["ALTER TABLE u IMPORT TABLESPACE"],
+        steps: &[],
+        promise: Promise::Definition,
+    },
     definition(
         "alter-instant-add",
         &[T, T_FEW],

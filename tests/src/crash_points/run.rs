@@ -70,6 +70,9 @@ pub fn run_case(victim: &mut Victim, setting: Setting, case: &Case, choice: &Cho
     Run { victim, setting, case, report: Report::default(), counted: 0 }.run(choice)
 }
 
+/// Begins an element of a prelude that is no statement: a file of the first database is copied.
+const COPY: &str = "copy ";
+
 struct Run<'a> {
     victim: &'a mut Victim,
     setting: Setting,
@@ -161,7 +164,13 @@ impl Run<'_> {
         // All that comes before is older than any flush interval.
         sql::run(&mut conn, &["USE cp", "FLUSH ENGINE LOGS"]);
         for statement in self.case.prelude {
-            sql::run(&mut conn, &[&self.setting.statement(statement)]);
+            match statement.strip_prefix(COPY).and_then(|files| files.split_once(' ')) {
+                None => sql::run(&mut conn, &[&self.setting.statement(statement)]),
+                Some((from, to)) => {
+                    let dir = self.victim.server().data_dir().join("cp");
+                    fs::copy(dir.join(from), dir.join(to)).expect("a file can be copied");
+                }
+            }
         }
         self.victim.settle();
         conn

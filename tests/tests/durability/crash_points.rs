@@ -50,6 +50,13 @@ fn a_rebuilt_table_is_the_old_or_the_new_one() {
 }
 
 #[test]
+fn a_table_is_discarded_or_imported_as_a_whole() {
+    let cases = ["discard-tablespace", "import-tablespace"];
+    run("transportable", KILLED, &cases, "/redo/redo.");
+    run("transportable_acknowledged", KILLED, &cases, NO_CALL);
+}
+
+#[test]
 fn an_acknowledged_change_of_definitions_or_verdict_is_durable() {
     let cases = ["create-select", "create-sequence", "xa-prepare", "xa-commit", "xa-rollback"];
     run("acknowledged", KILLED, &cases, NO_CALL);

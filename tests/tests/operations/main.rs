@@ -4,5 +4,6 @@ mod backup;
 mod clients;
 mod dump;
 mod encryption;
+mod export;
 mod newer_servers;
 mod package;
