@@ -50,9 +50,9 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, limits, govern, resize, sideload, queries and cluster, only the cases whose name contains
-    /// this, as "in turns" or "rescue"; may be given several times. Results of other cases in the
-    /// directory stay.
+    /// Of swap, pressure, limits, govern, resize, sideload, queries and cluster, only the cases
+    /// whose name contains this, as "in turns" or "rescue"; may be given several times. Results of
+    /// other cases in the directory stay.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// How many times each experiment is run. The report judges the median of the repeats, and of

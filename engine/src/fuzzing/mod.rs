@@ -15,7 +15,7 @@
 //! |---|---|
 //! | [`pages`] | page headers, nodes, entries, overflow pages, space headers, bitmaps, page operations |
 //! | [`log`] | redo frames and records, undo pages and records |
-//! | [`small_files`] | control file, redo file header, hot list, page trace, sorted runs, exports, catalog |
+//! | [`small_files`] | control file, redo header, hot list, traces, sorted runs, exports, catalog |
 //! | [`directory`] | a whole data directory: patched, opened, read, written, closed |
 //! | [`seeds`] | inputs to begin with, out of a directory that the engine made |
 //!

@@ -188,8 +188,9 @@ fn a_prefix_that_is_not_the_fences() {
         only_a_fails(
             copy.path(),
             &format!(
-                "tables/00000010.tpd: page {no} is corrupt: the prefix is not the fences' common one: \
-                 restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table"
+                "tables/00000010.tpd: page {no} is corrupt: the prefix is not the fences' common \
+                 one: restore the data directory from a backup, save what can be read with \
+                 'tidepool salvage', or drop the table"
             ),
         );
         leaves += 1;

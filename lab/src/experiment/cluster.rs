@@ -159,7 +159,7 @@ impl Node {
     }
 }
 
-/// Spider tells the members of a transaction apart by their address alone.
+/// Spider knows the members of a transaction by their address alone.
 fn address(number: u32) -> String {
     format!("127.0.0.{}", 10 + number)
 }
@@ -227,9 +227,9 @@ fn spread(front: &Server, nodes: u32) -> Result<()> {
         })
         .collect();
     front.execute(&format!(
-        "CREATE TABLE sbtest.sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT 0 NOT NULL, \
-         c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id), \
-         KEY k_1 (k)) ENGINE=Spider COMMENT = 'wrapper \"mysql\", table \"sbtest1\"' \
+        "CREATE TABLE sbtest.sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT 0 \
+         NOT NULL, c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY \
+         KEY (id), KEY k_1 (k)) ENGINE=Spider COMMENT = 'wrapper \"mysql\", table \"sbtest1\"' \
          PARTITION BY RANGE (id) ({})",
         partitions.join(", ")
     ))
@@ -277,7 +277,8 @@ fn measure(
     ];
     record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
     tracing::info!(
-        "cluster: {}: {:.0} transactions/s, {:.3} ms of a processor on nodes, {:.3} on the server asked",
+        "cluster: {}: {:.0} transactions/s, {:.3} ms of a processor on nodes, {:.3} on the server \
+         asked",
         plan.scenario,
         figures[0].1,
         figures[2].1,

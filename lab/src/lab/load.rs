@@ -11,8 +11,8 @@ pub struct Load {
     /// queries and traces.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub threads: Option<u32>,
-    /// Seconds that a run of swap, advice, defaults or cluster is measured for. Other experiments do things
-    /// at certain seconds.
+    /// Seconds that a run of swap, advice, defaults or cluster is measured for. Others do things at
+    /// certain seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub seconds: Option<u32>,
     /// Warehouses of TPC-C in defaults, 100 MB each [default: twice the memory's worth].

@@ -1,5 +1,5 @@
-//! Cgroups with a limit: of memory, of processors, or of reads a second. Version 1 and 2 hierarchies, whichever
-//! has the controller.
+//! Cgroups with a limit: of memory, of processors, or of reads a second. Version 1 and 2
+//! hierarchies, whichever has the controller.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

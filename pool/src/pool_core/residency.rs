@@ -116,7 +116,8 @@ impl PoolCore {
     }
 
     /// Panics unless a page that was read and verified is the one that is installed in `frame`, or
-    /// was never written. Debug builds work out its checksum once more. The counterpart of [`assert_writable`](PoolCore::assert_writable).
+    /// was never written. Debug builds work out its checksum once more. The counterpart of
+    /// [`assert_writable`](PoolCore::assert_writable).
     pub(crate) fn assert_readable(&self, frame: u32, id: PageId, bytes: &[u8]) {
         assert_eq!(self.frames.descriptor(frame).page(), Some(id), "read into another's frame");
         let found = page::page_id(bytes);

@@ -3,7 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`schema`] | the eight tables, and their rows |
-//! | [`queries`] | the 22 queries with the parameters that the specification validates with, in MySQL's SQL |
+//! | [`queries`] | the 22 queries with the parameters of their validation, in MySQL's SQL |
 //! | [`answers`] | what they return at scale factor 1, and whether an engine returned it |
 //!
 //! Rows, query texts and answers come from the crate `tpchgen`, whose rows are those of TPC's own

@@ -1,5 +1,5 @@
-//! The 22 queries, with the parameters that the specification validates with (its sections 2.4.x.4),
-//! in SQL that MariaDB and MySQL take.
+//! The 22 queries, with the parameters that the specification validates with, in SQL that MariaDB
+//! and MySQL take.
 //!
 //! Four things differ from the specification's text, as its section 2.2.3 allows: the precision
 //! behind `day` in query 1 goes, the number of rows that a query returns at most is a `LIMIT`, the

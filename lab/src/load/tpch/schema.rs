@@ -23,21 +23,22 @@ const TABLES: [Table; 8] = [
     ),
     (
         "nation",
-        "n_nationkey INT NOT NULL PRIMARY KEY, n_name CHAR(25) NOT NULL, n_regionkey INT NOT NULL, \
-         n_comment VARCHAR(152), KEY n_region (n_regionkey)",
+        "n_nationkey INT NOT NULL PRIMARY KEY, n_name CHAR(25) NOT NULL, \
+         n_regionkey INT NOT NULL, n_comment VARCHAR(152), KEY n_region (n_regionkey)",
     ),
     (
         "supplier",
-        "s_suppkey INT NOT NULL PRIMARY KEY, s_name CHAR(25) NOT NULL, s_address VARCHAR(40) NOT NULL, \
-         s_nationkey INT NOT NULL, s_phone CHAR(15) NOT NULL, s_acctbal DECIMAL(15,2) NOT NULL, \
-         s_comment VARCHAR(101) NOT NULL, KEY s_nation (s_nationkey)",
+        "s_suppkey INT NOT NULL PRIMARY KEY, s_name CHAR(25) NOT NULL, \
+         s_address VARCHAR(40) NOT NULL, s_nationkey INT NOT NULL, s_phone CHAR(15) NOT NULL, \
+         s_acctbal DECIMAL(15,2) NOT NULL, s_comment VARCHAR(101) NOT NULL, \
+         KEY s_nation (s_nationkey)",
     ),
     (
         "part",
-        "p_partkey INT NOT NULL PRIMARY KEY, p_name VARCHAR(55) NOT NULL, p_mfgr CHAR(25) NOT NULL, \
-         p_brand CHAR(10) NOT NULL, p_type VARCHAR(25) NOT NULL, p_size INT NOT NULL, \
-         p_container CHAR(10) NOT NULL, p_retailprice DECIMAL(15,2) NOT NULL, \
-         p_comment VARCHAR(23) NOT NULL",
+        "p_partkey INT NOT NULL PRIMARY KEY, p_name VARCHAR(55) NOT NULL, \
+         p_mfgr CHAR(25) NOT NULL, p_brand CHAR(10) NOT NULL, p_type VARCHAR(25) NOT NULL, \
+         p_size INT NOT NULL, p_container CHAR(10) NOT NULL, \
+         p_retailprice DECIMAL(15,2) NOT NULL, p_comment VARCHAR(23) NOT NULL",
     ),
     (
         "partsupp",
@@ -47,25 +48,28 @@ const TABLES: [Table; 8] = [
     ),
     (
         "customer",
-        "c_custkey INT NOT NULL PRIMARY KEY, c_name VARCHAR(25) NOT NULL, c_address VARCHAR(40) NOT NULL, \
-         c_nationkey INT NOT NULL, c_phone CHAR(15) NOT NULL, c_acctbal DECIMAL(15,2) NOT NULL, \
-         c_mktsegment CHAR(10) NOT NULL, c_comment VARCHAR(117) NOT NULL, KEY c_nation (c_nationkey)",
+        "c_custkey INT NOT NULL PRIMARY KEY, c_name VARCHAR(25) NOT NULL, \
+         c_address VARCHAR(40) NOT NULL, c_nationkey INT NOT NULL, c_phone CHAR(15) NOT NULL, \
+         c_acctbal DECIMAL(15,2) NOT NULL, c_mktsegment CHAR(10) NOT NULL, \
+         c_comment VARCHAR(117) NOT NULL, KEY c_nation (c_nationkey)",
     ),
     (
         "orders",
-        "o_orderkey BIGINT NOT NULL PRIMARY KEY, o_custkey INT NOT NULL, o_orderstatus CHAR(1) NOT NULL, \
-         o_totalprice DECIMAL(15,2) NOT NULL, o_orderdate DATE NOT NULL, \
-         o_orderpriority CHAR(15) NOT NULL, o_clerk CHAR(15) NOT NULL, o_shippriority INT NOT NULL, \
-         o_comment VARCHAR(79) NOT NULL, KEY o_customer (o_custkey)",
+        "o_orderkey BIGINT NOT NULL PRIMARY KEY, o_custkey INT NOT NULL, \
+         o_orderstatus CHAR(1) NOT NULL, o_totalprice DECIMAL(15,2) NOT NULL, \
+         o_orderdate DATE NOT NULL, o_orderpriority CHAR(15) NOT NULL, \
+         o_clerk CHAR(15) NOT NULL, o_shippriority INT NOT NULL, o_comment VARCHAR(79) NOT NULL, \
+         KEY o_customer (o_custkey)",
     ),
     (
         "lineitem",
         "l_orderkey BIGINT NOT NULL, l_partkey INT NOT NULL, l_suppkey INT NOT NULL, \
          l_linenumber INT NOT NULL, l_quantity DECIMAL(15,2) NOT NULL, \
          l_extendedprice DECIMAL(15,2) NOT NULL, l_discount DECIMAL(15,2) NOT NULL, \
-         l_tax DECIMAL(15,2) NOT NULL, l_returnflag CHAR(1) NOT NULL, l_linestatus CHAR(1) NOT NULL, \
-         l_shipdate DATE NOT NULL, l_commitdate DATE NOT NULL, l_receiptdate DATE NOT NULL, \
-         l_shipinstruct CHAR(25) NOT NULL, l_shipmode CHAR(10) NOT NULL, l_comment VARCHAR(44) NOT NULL, \
+         l_tax DECIMAL(15,2) NOT NULL, l_returnflag CHAR(1) NOT NULL, \
+         l_linestatus CHAR(1) NOT NULL, l_shipdate DATE NOT NULL, l_commitdate DATE NOT NULL, \
+         l_receiptdate DATE NOT NULL, l_shipinstruct CHAR(25) NOT NULL, \
+         l_shipmode CHAR(10) NOT NULL, l_comment VARCHAR(44) NOT NULL, \
          PRIMARY KEY (l_orderkey, l_linenumber), KEY l_part_supplier (l_partkey, l_suppkey), \
          KEY l_supplier (l_suppkey)",
     ),
