@@ -43,7 +43,7 @@ fn scale(settings: &Settings) -> Scale {
 /// The names of the cases, with the sizes of their pools.
 fn cases(settings: &Settings) -> [(&'static str, u64); 2] {
     let data = scale(settings).size_bytes();
-    [("in memory", 2 * data), ("a quarter in memory", (data / 4).max(16 << 20))]
+    [("in memory", 2 * data), ("a pool of a quarter", (data / 4).max(16 << 20))]
 }
 
 /// The names of the cases.
