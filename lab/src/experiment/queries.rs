@@ -136,6 +136,7 @@ fn run_query(
                 side.unfinished.push(query.number);
                 continue;
             };
+            let rows = answers::compared(query.number, rows);
             (0..QUERY_S).for_each(|_| progress.second());
             if turn > 0 {
                 times[at].push(took_s);

@@ -1,10 +1,10 @@
 //! The 22 queries, with the parameters that the specification validates with, in SQL that MariaDB
 //! and MySQL take.
 //!
-//! Four things differ from the specification's text, as its section 2.2.3 allows: the precision
+//! Five things differ from the specification's text, as its section 2.2.3 allows: the precision
 //! behind `day` in query 1 goes, the number of rows that a query returns at most is a `LIMIT`, the
-//! view of query 15 has a fixed name, and query 11's share is divided by the scale factor, as the
-//! specification demands.
+//! derived table of query 13 names its columns within, the view of query 15 has a fixed name, and
+//! query 11's share is divided by the scale factor, as the specification demands.
 
 use super::Scale;
 
@@ -67,7 +67,11 @@ pub fn all(scale: Scale) -> Vec<Query> {
 
 fn query(number: usize, scale: Scale) -> Query {
     let text = tpchgen::q_and_a::queries::query(number as i32).expect("1 to 22");
-    let mut text = text.replace(" day (3)", " day").replace(":s", "0");
+    let mut text = text
+        .replace(" day (3)", " day")
+        .replace(":s", "0")
+        .replace("count(o_orderkey)", "count(o_orderkey) as c_count")
+        .replace("as c_orders (c_custkey, c_count)", "as c_orders");
     // The greatest number first: ":1" is the beginning of ":10".
     for (at, value) in PARAMETERS[number - 1].iter().enumerate().rev() {
         let value = match (number, *value) {
