@@ -15,6 +15,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "named_path.h"
+#include "progress.h"
 #include "sysvars.h"
 #include "table_share.h"
 #include "tztime.h"
@@ -43,27 +44,8 @@ public:
   }
 };
 
-/* How far the copy is, as the server shows it in its list of processes. */
-class Progress {
-  THD *thd;
-
-public:
-  explicit Progress(THD *session) : thd(session) {
-    thd_proc_info(thd, "Copying Tidepool's tables to a backup");
-    thd_progress_init(thd, 1);
-  }
-  Progress(const Progress &) = delete;
-  Progress &operator=(const Progress &) = delete;
-  ~Progress() {
-    thd_progress_end(thd);
-    thd_proc_info(thd, nullptr);
-  }
-};
-
 int go_on(void *context, uint64_t copied, uint64_t total) {
-  THD *thd = static_cast<THD *>(context);
-  thd_progress_report(thd, MY_MIN(copied, total), total);
-  return !thd_kill_level(thd);
+  return static_cast<const Progress *>(context)->reached(copied, total);
 }
 
 bool report(THD *thd, int result) {
@@ -104,15 +86,15 @@ String describe(THD *thd) {
 }
 
 bool copy(THD *thd, tp_backup *backup) {
-  const Progress progress(thd);
-  if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
+  Progress progress(thd, "Copying Tidepool's tables to a backup");
+  if (report(thd, tp_backup_copy(backup, &progress, go_on))) return true;
   Backup_lock definitions(thd);
   if (definitions.take(MDL_BACKUP_BLOCK_DDL) ||
       report(thd,
              tp_backup_definitions(backup, mysql_real_data_home, strlen(mysql_real_data_home))))
     return true;
   /* Most of what was added to the log since, so that commits wait for little. */
-  if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
+  if (report(thd, tp_backup_copy(backup, &progress, go_on))) return true;
   Backup_lock commits(thd);
   if (commits.take(MDL_BACKUP_WAIT_COMMIT)) return true;
   const String info = describe(thd);

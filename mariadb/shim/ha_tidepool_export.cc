@@ -21,6 +21,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "ha_tidepool.h"
+#include "progress.h"
 #include "table_definition.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -30,29 +31,15 @@ using namespace tidepool;
 
 namespace {
 
-/* How far the statement is, as the server shows it in its list of processes. */
-class Progress {
-  THD *thd;
+/* Of an export by the entries that it writes, of an import by the bytes that it reads. */
+struct Export_progress {
+  Progress shown;
+  uint64 entries, bytes; /* in all; 0: unknown */
 
-public:
-  uint64 total;
-  bool counts_bytes;
-  Progress(THD *session, const char *what, uint64 all, bool bytes)
-      : thd(session), total(all), counts_bytes(bytes) {
-    thd_proc_info(thd, what);
-    thd_progress_init(thd, 1);
-  }
-  Progress(const Progress &) = delete;
-  Progress &operator=(const Progress &) = delete;
-  ~Progress() {
-    thd_progress_end(thd);
-    thd_proc_info(thd, nullptr);
-  }
-  static int go_on(void *context, uint64_t entries, uint64_t bytes) {
-    const auto *self = static_cast<Progress *>(context);
-    const uint64 done = self->counts_bytes ? bytes : entries;
-    thd_progress_report(self->thd, MY_MIN(done, self->total), self->total);
-    return !thd_kill_level(self->thd);
+  static int go_on(void *context, uint64_t entries_done, uint64_t bytes_done) {
+    const auto *self = static_cast<Export_progress *>(context);
+    return self->bytes ? self->shown.reached(bytes_done, self->bytes)
+                       : self->shown.reached(entries_done, self->entries);
   }
 };
 
@@ -172,8 +159,9 @@ int ha_tidepool::begin_export() {
   const uint64 entries = tp_table_rows(shared->table) * trees().size();
   int result;
   {
-    Progress progress(thd, "Exporting a table of Tidepool", entries, false);
-    result = tp_export_table(engine.db, name.data(), name.size(), &to, &progress, Progress::go_on);
+    Export_progress progress{{thd, "Exporting a table of Tidepool"}, entries, 0};
+    result = tp_export_table(engine.db, name.data(), name.size(), &to, &progress,
+                             Export_progress::go_on);
   }
   ::close(fd);
   if (result == TP_OK) return 0;
@@ -259,10 +247,10 @@ int ha_tidepool::import_rows() {
   tp_exported header;
   tp_export_header(opened, &header);
   {
-    Progress progress(thd, "Importing a table of Tidepool", header.file_bytes, true);
+    Export_progress progress{{thd, "Importing a table of Tidepool"}, 0, header.file_bytes};
     result = tp_import_table(engine.db, name.data(), name.size(), exported.release(),
                              {reinterpret_cast<const uint8_t *>(metadata.data()), metadata.size()},
-                             &progress, Progress::go_on);
+                             &progress, Export_progress::go_on);
   }
   if (result != TP_OK) return report(thd, result, WHAT);
   if (unlink(path.c_str()) && errno != ENOENT)

@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
 
-use tidepool::{Db, Error, ExportProgress, Table, TableDef, TableExport};
+use tidepool::{Db, Error, ExportProgress, Table, TableExport};
 
 use crate::boundary::{Bytes, TP_OK, guard, guard_or, text};
 
@@ -41,9 +41,6 @@ type GoOn = extern "C" fn(*mut c_void, u64, u64) -> c_int;
 /// An export that is open to be imported.
 pub struct Import {
     file_bytes: u64,
-    table: String,
-    def: TableDef,
-    description: Vec<u8>,
     export: TableExport,
 }
 
@@ -104,14 +101,7 @@ pub unsafe extern "C" fn tp_export_open(
         let file_bytes = file.metadata().map_err(|error| storage_error(&name, "read", &error))?;
         let reader = BufReader::with_capacity(BUFFER, file);
         let opened = TableExport::open(&name, Box::new(reader))?;
-        let exported = opened.exported();
-        let import = Import {
-            file_bytes: file_bytes.len(),
-            table: exported.table.clone(),
-            def: exported.def.clone(),
-            description: exported.description.clone(),
-            export: opened,
-        };
+        let import = Import { file_bytes: file_bytes.len(), export: opened };
         // SAFETY: export is a valid place to store to.
         unsafe { *export = Box::into_raw(Box::new(import)) };
         Ok(TP_OK)
@@ -127,10 +117,11 @@ pub unsafe extern "C" fn tp_export_header(export: *const Import, header: *mut Ex
     guard_or((), || {
         // SAFETY: an export of the shim's alone.
         let import = unsafe { &*export };
+        let exported = import.export.exported();
         let found = ExportHeader {
-            table: Bytes::of(import.table.as_bytes()),
-            metadata: Bytes::of(&import.def.metadata),
-            description: Bytes::of(&import.description),
+            table: Bytes::of(exported.table.as_bytes()),
+            metadata: Bytes::of(&exported.def.metadata),
+            description: Bytes::of(&exported.description),
             file_bytes: import.file_bytes,
         };
         // SAFETY: header is a valid place to store to.
@@ -150,14 +141,14 @@ pub unsafe extern "C" fn tp_export_indexes(
 ) {
     guard_or((), || {
         // SAFETY: an export of the shim's alone.
-        for def in unsafe { &(*export).def.indexes } {
+        for def in unsafe { &(*export).export.exported().def.indexes } {
             index(context, def.name.as_ptr().cast(), def.name.len(), u8::from(def.unique));
         }
     });
 }
 
-/// Makes the rows of an export those of a table that was discarded, with other metadata. The export
-/// is gone afterwards, whatever is returned.
+/// Makes the rows of an export those of a table that was discarded, with other metadata. This frees
+/// the export, also when it fails.
 ///
 /// # Safety
 /// Valid pointers and lengths; `go_on` may be called with `context`; `export` is not used again.
@@ -173,7 +164,7 @@ pub unsafe extern "C" fn tp_import_table(
 ) -> c_int {
     guard(|| {
         // SAFETY: made by Box::into_raw in tp_export_open, given back once.
-        let Import { mut def, export, .. } = *unsafe { Box::from_raw(export) };
+        let Import { export, .. } = *unsafe { Box::from_raw(export) };
         // SAFETY: valid pointers and lengths from the shim.
         let (db, name, metadata) = unsafe { (&*db, text(name, name_len), metadata.get()) };
         if !db.is_discarded(&name)? {
@@ -181,6 +172,7 @@ pub unsafe extern "C" fn tp_import_table(
         }
         // How its file is compressed and encrypted is this server's choice.
         let present = db.table_def(&name)?;
+        let mut def = export.exported().def.clone();
         def.metadata = metadata.to_vec();
         (def.encryption, def.compression) = (present.encryption, present.compression);
         let mut go_on = |at: ExportProgress| go_on(context, at.entries, at.bytes) != 0;

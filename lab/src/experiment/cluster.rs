@@ -85,7 +85,6 @@ pub fn run(lab: &Lab) -> Result<()> {
     lab.begin("cluster")?;
     let wanted = case_names(settings).iter().filter(|name| settings.wants(name)).count() as u32;
     let mut progress = Progress::new(wanted * (warm_up_s + measure_s));
-    let seconds = Seconds { warm_up: warm_up_s, measured: measure_s };
     for (load, script) in LOADS {
         let mut measure = |scenario: String, socket: &Server, used: &[Node]| -> Result<()> {
             if !settings.wants(&scenario) {
@@ -94,7 +93,7 @@ pub fn run(lab: &Lab) -> Result<()> {
             let mut plan = Plan::new("cluster", Engine::Tidepool, socket.dir(), job(script, lab));
             plan.scenario = scenario;
             plan.args = vec![format!("--cpus={NODE_CPUS}")];
-            (plan.warm_up_s, plan.measure_s) = (seconds.warm_up, seconds.measured);
+            (plan.warm_up_s, plan.measure_s) = (warm_up_s, measure_s);
             let record = measure(lab, &plan, socket, used, &mut progress)?;
             lab.keep(&record)
         };
@@ -106,11 +105,6 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     front.stop()?;
     nodes.into_iter().try_for_each(|node| node.server.stop())
-}
-
-struct Seconds {
-    warm_up: u32,
-    measured: u32,
 }
 
 fn job(script: &str, lab: &Lab) -> Job {

@@ -50,9 +50,9 @@ const ENTRIES_A_TURN: u64 = 1000;
 impl Db {
     /// Writes all rows of a table that are committed to `to`, from which
     /// [`import_table`](Self::import_table) makes a table of another database, whatever its page
-    /// size. `description` is kept for the importing layer. Other transactions go on; what they
-    /// commit meanwhile is not in it. `go_on` is asked now and then; if it says no, that is
-    /// [`Error::Interrupted`].
+    /// size. `description` is kept for the importing layer. Other transactions go on; the file has
+    /// nothing that they commit after its beginning. `go_on` is called every thousand entries; if it
+    /// returns false, the export ends with [`Error::Interrupted`].
     ///
     /// ```
     /// # use tidepool::{Db, Options, TableDef, TableExport};

@@ -1,8 +1,8 @@
 //! What another node brings, and what the model says of it.
 
-use super::{Bound, Row, add, ratio, tell};
+use super::{Bound, Row, add, figure_of, ratio, tell};
 use crate::experiment::cluster::{LOADS, NODES, case};
-use crate::record::{Outcome, Record};
+use crate::record::Record;
 
 /// Of the throughput of one node, times the nodes.
 const LEAST_SHARE: f64 = 0.8;
@@ -26,9 +26,7 @@ pub(super) fn rows(records: &[&Record], rows: &mut Vec<Row>) {
 }
 
 fn figure(records: &[&Record], scenario: &str, name: &str) -> Option<f64> {
-    let finished =
-        |record: &&&Record| record.scenario == scenario && record.outcome == Outcome::Finished;
-    records.iter().find(finished)?.figure(name).filter(|value| *value > 0.0)
+    figure_of(records, scenario, name).filter(|value| *value > 0.0)
 }
 
 #[cfg(test)]
