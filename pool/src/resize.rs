@@ -9,8 +9,9 @@
 //! microseconds at a time, in waves. In each wave it
 //! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
 //!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
-//!    cleaner writes meanwhile; only when nothing clean is left among the coldest does the resize
-//!    write itself. A [throttled](crate::shrink_throttle) shrink doesn't even then.
+//!    cleaner writes meanwhile. The more an urgent shrink must give back, the further from the cold
+//!    end it looks for clean ones. It writes itself only where no cleaner runs, or where none of
+//!    this has helped for a while; a [throttled](crate::shrink_throttle) shrink never does.
 //! 2. *marks* as draining the extents to be given back, all of them: those with the most free
 //!    frames (which are those that held cold pages). A frame of a draining extent, once free, stays
 //!    free.
@@ -179,6 +180,8 @@ struct Worker {
     passed_over: PassedOver,
     /// How many of the coldest pages to look at.
     depth: usize,
+    /// Frames of pages that were clean when last seen, far from the cold end; the coldest is last.
+    found: Vec<u32>,
     /// What is looked for in swap.
     sweep: Sweep,
     /// Whether the present slice has evicted a page or given memory back (a page that moves may
@@ -343,6 +346,7 @@ impl Resize {
         }
         if frames.debt() == 0 {
             worker.wave.clear();
+            worker.found = Vec::new();
             return Slice::Done;
         }
         self.sample_swap(worker);

@@ -140,9 +140,11 @@ fn run_query(
             (0..QUERY_S).for_each(|_| progress.second());
             if turn > 0 {
                 times[at].push(took_s);
-            } else if let Some(difference) =
-                answers::difference(&rows, expected.get_or_insert_with(|| rows.clone()))
-            {
+            } else if let Some(difference) = answers::difference(
+                query.number,
+                &rows,
+                expected.get_or_insert_with(|| rows.clone()),
+            ) {
                 let number = query.number;
                 tracing::error!("{} query {number}: {difference}", side.engine().key());
                 side.wrong += 1;

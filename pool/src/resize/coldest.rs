@@ -1,13 +1,18 @@
 //! What leaves the pool in a shrink: the coldest of its pages, wherever they are.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{PassedOver, Resize, SLICE_PAGES, Slice, Worker};
 use crate::eviction::Eviction;
 
-/// How many of the coldest pages are looked at for clean ones before dirty ones are written.
+/// How many of the coldest pages are looked at for clean ones before dirty ones are written; more
+/// in an urgent shrink that has much to give back.
 const DEPTH_MAX: usize = 2048;
+/// An urgent shrink looks at this many pages for each frame that it must give back.
+const DEPTH_PER_FRAME: usize = 32;
+/// How long an urgent shrink waits for the cleaner before it writes pages itself.
+const CLEANER_PATIENCE: Duration = Duration::from_millis(200);
 
 impl Resize {
     /// Pages that must leave for the rest and a few free frames to be within the limit.
@@ -53,12 +58,19 @@ impl Resize {
 
     /// Evicts some of the coldest pages: clean ones, looked for ever further from the cold end.
     /// Where there are none, dirty ones are written first, by the cleaner or here.
+    ///
+    /// A write takes milliseconds, in which a neighbour takes megabytes. So an urgent shrink with
+    /// much to give back evicts clean pages far from the cold end before it writes; the cleaner
+    /// writes beside it, so that colder pages become clean.
     pub(super) fn evict_slice(&self, worker: &mut Worker) -> Slice {
         let allowed = match self.evictions_allowed() {
             Ok(allowed) => allowed,
             Err(slice) => return slice,
         };
         let is_throttled = self.core.shrink_throttle.is_on();
+        if !is_throttled && self.evict_found(worker) {
+            return Slice::More;
+        }
         // In a background shrink the cleaner writes what is dirty, and looks no further than this.
         let depth_max = if is_throttled { self.evictor.cold_depth() } else { DEPTH_MAX };
         let mut coldest = Vec::new();
@@ -88,13 +100,57 @@ impl Resize {
                 let in_use = coldest.len() as u32;
                 return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
             }
-            if is_throttled {
+            if !is_throttled && !write_now && self.find_far(worker) {
+                return Slice::More;
+            }
+            if is_throttled || self.waits_for_cleaner(worker) {
                 let dirty = dirty.len();
                 return self
                     .waiting(|| format!("{dirty} pages are dirty, and the cleaner writes them"));
             }
             return self.write_and_evict(worker, dirty, evicted, most);
         }
+    }
+
+    /// Whether a shrink leaves the writing to the cleaner: it goes on with each page that becomes
+    /// clean, and a write that the kernel holds up holds up no frame.
+    fn waits_for_cleaner(&self, worker: &Worker) -> bool {
+        let is_early = |since: Instant| since.elapsed() < CLEANER_PATIENCE;
+        self.core.background.runs() && worker.blocked_since.is_none_or(is_early)
+    }
+
+    /// Looks for clean pages further from the cold end than [`DEPTH_MAX`], once for many slices.
+    /// Whether there are any.
+    fn find_far(&self, worker: &mut Worker) -> bool {
+        let frames = &self.core.frames;
+        let depth = frames.debt() as usize * DEPTH_PER_FRAME;
+        if !self.core.background.runs() || depth <= DEPTH_MAX {
+            return false;
+        }
+        let mut coldest = Vec::new();
+        self.timed(|| self.core.replacement.coldest(depth, &mut coldest));
+        coldest.retain(|&frame| !frames.descriptor(frame).is_dirty());
+        coldest.reverse();
+        worker.found = coldest;
+        self.evict_found(worker)
+    }
+
+    /// Evicts some of the pages that were found far from the cold end; false if none is left that
+    /// can be.
+    fn evict_found(&self, worker: &mut Worker) -> bool {
+        let most = SLICE_PAGES.min(self.excess().max(1) as usize);
+        let mut evicted = 0;
+        while evicted < most
+            && let Some(frame) = worker.found.pop()
+        {
+            if let Eviction::Done = self.timed(|| self.evictor.try_evict(frame)) {
+                self.core.frames.give(frame);
+                evicted += 1;
+            }
+        }
+        worker.ahead += evicted;
+        worker.worked |= evicted > 0;
+        evicted > 0
     }
 
     /// Writes a batch of dirty pages and evicts them; `evicted` went before in the same slice.

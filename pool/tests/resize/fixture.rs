@@ -24,7 +24,6 @@ pub struct Fixture {
 }
 
 pub fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: bool) -> Fixture {
-    let file = storage.create("16.tpd").unwrap();
     let config = PoolConfig {
         page_size: PageSize::new(SIZE).unwrap(),
         size_bytes: extents * EXTENT,
@@ -35,8 +34,14 @@ pub fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: 
         background,
         ..PoolConfig::default()
     };
+    configured(storage, config, pages)
+}
+
+/// One whose file has `pages` pages.
+pub fn configured(storage: Arc<dyn Storage>, config: PoolConfig, pages: u32) -> Fixture {
+    let file = packed::create(storage.create("16.tpd").unwrap(), 16, config.page_size.bytes());
     let pool = Pool::new(config, storage).unwrap();
-    let space = pool.open_space(16, packed::create(file, 16, SIZE)).unwrap();
+    let space = pool.open_space(16, file).unwrap();
     space.note_page_count(pages);
     Fixture { pool, space, lsn: AtomicU64::new(100) }
 }

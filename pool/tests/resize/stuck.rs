@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool_pool::{Access, ResizeState, ShrinkUrgency};
+use tidepool_pool::{Access, EXTENT_BYTES, PageSize, PoolConfig, ResizeState, ShrinkUrgency};
 
-use crate::fixture::{EXTENT, EXTENT_PAGES, change_of, fixture, simulated};
+use crate::fixture::{EXTENT, EXTENT_PAGES, change_of, configured, fixture, simulated};
 
 #[test]
 fn a_latched_page_is_gone_round_until_there_is_no_other() {
@@ -159,5 +159,39 @@ fn a_background_shrink_leaves_dirty_pages_to_the_cleaner() {
     assert_eq!(it.pool.resident_bytes(), EXTENT);
     for no in 0..4 * EXTENT_PAGES {
         assert_eq!(it.read(no), 2);
+    }
+}
+
+/// A write that takes long, which is here one that fails, stops no memory that is clean.
+#[test]
+fn an_urgent_shrink_evicts_clean_pages_wherever_they_are_before_it_waits_for_a_write() {
+    const PAGE: usize = 4096;
+    let extent_pages = (EXTENT_BYTES / PAGE) as u32;
+    let (extents, pages, dirty) = (16, 16 * extent_pages, 8 * extent_pages);
+    let config = PoolConfig {
+        page_size: PageSize::new(PAGE).unwrap(),
+        size_bytes: extents * EXTENT,
+        max_size_bytes: extents * EXTENT,
+        huge_pages: false,
+        ..PoolConfig::default()
+    };
+    let sim = SimStorage::new(7);
+    let it = configured(Arc::new(sim.clone()), config, pages);
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
+    for no in 0..dirty {
+        it.write(no, 1).unwrap();
+    }
+    // Twice, so that they are hotter than all dirty ones.
+    for no in (dirty..pages - extent_pages).chain(dirty..pages - extent_pages) {
+        it.read(no);
+    }
+    it.pool.set_size((extents - 4) * EXTENT, ShrinkUrgency::Immediate);
+    it.settle();
+    assert_eq!(it.pool.resident_bytes(), (extents - 4) * EXTENT);
+    assert_eq!(it.pool.stats().pages_dirty, u64::from(dirty), "nothing could be written");
+    sim.clear_faults();
+    it.pool.flush_all().unwrap();
+    for no in 0..dirty {
+        assert_eq!(it.read(no), 1);
     }
 }
