@@ -7,11 +7,11 @@
 //! The limit is lowered; what the started extents hold beyond it is the *debt*. The background
 //! thread (or the caller of [`Resize::run_step`]) pays it off, a slice of some hundred
 //! microseconds at a time, in waves. In each wave it
-//! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
-//!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
-//!    cleaner writes meanwhile. The more an urgent shrink must give back, the further from the cold
-//!    end it looks for clean ones. It writes itself only where no cleaner runs, or where none of
-//!    this has helped for a while; a [throttled](crate::shrink_throttle) shrink never does.
+//! 1. *evicts* the coldest pages of the whole pool, in the replacement policy's order, wherever
+//!    they are: as many as the wave's extents have frames, or as there are too many. The cleaner
+//!    writes dirty pages beside it. An urgent shrink that must give back much also evicts clean
+//!    pages far from the cold end. A shrink writes pages itself only if no cleaner runs, or if
+//!    nothing left the pool for a while; a [throttled](crate::shrink_throttle) shrink never writes.
 //! 2. *marks* as draining the extents to be given back, all of them: those with the most free
 //!    frames (which are those that held cold pages). A frame of a draining extent, once free, stays
 //!    free.

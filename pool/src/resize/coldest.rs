@@ -68,7 +68,8 @@ impl Resize {
             Err(slice) => return slice,
         };
         let is_throttled = self.core.shrink_throttle.is_on();
-        if !is_throttled && self.evict_found(worker) {
+        let most = SLICE_PAGES.min(allowed).min(self.excess().max(1) as usize);
+        if !is_throttled && self.evict_found(worker, most) {
             return Slice::More;
         }
         // In a background shrink the cleaner writes what is dirty, and looks no further than this.
@@ -77,8 +78,7 @@ impl Resize {
         loop {
             coldest.clear();
             self.timed(|| self.core.replacement.coldest(worker.depth, &mut coldest));
-            let most = SLICE_PAGES.min(allowed).min(self.excess().max(1) as usize);
-            let (evicted, dirty) = self.evict_some(&coldest, most);
+            let (evicted, dirty) = self.evict_some(coldest.iter().copied(), most);
             if !dirty.is_empty() {
                 self.core.background.wake_cleaner();
             }
@@ -100,7 +100,7 @@ impl Resize {
                 let in_use = coldest.len() as u32;
                 return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
             }
-            if !is_throttled && !write_now && self.find_far(worker) {
+            if !is_throttled && self.find_far(worker, most) {
                 return Slice::More;
             }
             if is_throttled || self.waits_for_cleaner(worker) {
@@ -112,16 +112,16 @@ impl Resize {
         }
     }
 
-    /// Whether a shrink leaves the writing to the cleaner: it goes on with each page that becomes
-    /// clean, and a write that the kernel holds up holds up no frame.
+    /// Whether a shrink leaves the writing to the cleaner. The shrink then goes on with each page
+    /// that becomes clean, and does not wait where the kernel holds up a write.
     fn waits_for_cleaner(&self, worker: &Worker) -> bool {
         let is_early = |since: Instant| since.elapsed() < CLEANER_PATIENCE;
         self.core.background.runs() && worker.blocked_since.is_none_or(is_early)
     }
 
-    /// Looks for clean pages further from the cold end than [`DEPTH_MAX`], once for many slices.
-    /// Whether there are any.
-    fn find_far(&self, worker: &mut Worker) -> bool {
+    /// Finds clean pages further from the cold end than [`DEPTH_MAX`], for this slice and many
+    /// after it, and evicts the first `most` of them; false if none could be evicted.
+    fn find_far(&self, worker: &mut Worker, most: usize) -> bool {
         let frames = &self.core.frames;
         let depth = frames.debt() as usize * DEPTH_PER_FRAME;
         if !self.core.background.runs() || depth <= DEPTH_MAX {
@@ -132,22 +132,13 @@ impl Resize {
         coldest.retain(|&frame| !frames.descriptor(frame).is_dirty());
         coldest.reverse();
         worker.found = coldest;
-        self.evict_found(worker)
+        self.evict_found(worker, most)
     }
 
-    /// Evicts some of the pages that were found far from the cold end; false if none is left that
-    /// can be.
-    fn evict_found(&self, worker: &mut Worker) -> bool {
-        let most = SLICE_PAGES.min(self.excess().max(1) as usize);
-        let mut evicted = 0;
-        while evicted < most
-            && let Some(frame) = worker.found.pop()
-        {
-            if let Eviction::Done = self.timed(|| self.evictor.try_evict(frame)) {
-                self.core.frames.give(frame);
-                evicted += 1;
-            }
-        }
+    /// Evicts up to `most` of the pages that were found far from the cold end; false if none could
+    /// be evicted.
+    fn evict_found(&self, worker: &mut Worker, most: usize) -> bool {
+        let (evicted, _) = self.evict_some(std::iter::from_fn(|| worker.found.pop()), most);
         worker.ahead += evicted;
         worker.worked |= evicted > 0;
         evicted > 0
@@ -163,7 +154,7 @@ impl Resize {
     ) -> Slice {
         dirty.truncate(self.core.flush_batch_pages());
         let written = self.flusher.flush_for_frames(&dirty);
-        let (more, still_dirty) = self.evict_some(&dirty, most);
+        let (more, still_dirty) = self.evict_some(dirty.iter().copied(), most);
         let evicted = evicted + more;
         worker.ahead += evicted;
         worker.worked |= evicted > 0;
@@ -178,10 +169,11 @@ impl Resize {
         }
     }
 
-    /// Evicts up to `most` of the clean pages in `frames`; how many, and which are dirty.
-    fn evict_some(&self, frames: &[u32], most: usize) -> (usize, Vec<u32>) {
+    /// Evicts up to `most` of the clean pages in `frames`, and takes no frame after the last of
+    /// them; how many, and which are dirty.
+    fn evict_some(&self, frames: impl Iterator<Item = u32>, most: usize) -> (usize, Vec<u32>) {
         let (mut evicted, mut dirty) = (0, Vec::new());
-        for &frame in frames {
+        for frame in frames {
             match self.timed(|| self.evictor.try_evict(frame)) {
                 Eviction::Done => {
                     self.core.frames.give(frame);

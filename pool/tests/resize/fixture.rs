@@ -37,7 +37,7 @@ pub fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: 
     configured(storage, config, pages)
 }
 
-/// One whose file has `pages` pages.
+/// A fixture whose file has `pages` pages.
 pub fn configured(storage: Arc<dyn Storage>, config: PoolConfig, pages: u32) -> Fixture {
     let file = packed::create(storage.create("16.tpd").unwrap(), 16, config.page_size.bytes());
     let pool = Pool::new(config, storage).unwrap();

@@ -162,7 +162,7 @@ fn a_background_shrink_leaves_dirty_pages_to_the_cleaner() {
     }
 }
 
-/// A write that takes long, which is here one that fails, stops no memory that is clean.
+/// Every write fails, so a shrink that waits for one never ends. Clean pages leave all the same.
 #[test]
 fn an_urgent_shrink_evicts_clean_pages_wherever_they_are_before_it_waits_for_a_write() {
     const PAGE: usize = 4096;
