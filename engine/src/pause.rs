@@ -28,6 +28,10 @@ pub(crate) enum PausePoint {
     TableFoundClosed,
     /// A change of indexes is over or has been taken back: another of the same table may begin.
     IndexChangeOver,
+    /// A thread that wants to close a table has found no transaction inside; some may still enter.
+    EntranceFoundUnused,
+    /// From here on none enters a table until the thread knows whether one is inside.
+    EntranceUndecided,
     /// A table logs writes from here on; whether a transaction came in just before is not known
     /// yet.
     WritesLogged,

@@ -218,6 +218,41 @@ fn a_value_that_another_transaction_inserts_is_not_overwritten_unseen() {
     db.close().unwrap();
 }
 
+/// A put is an insert or an update, in what it counts, what a rollback takes back, and what a
+/// snapshot sees; so it is over a removed entry, and with a value beside the tree.
+#[test]
+fn a_put_is_undone_and_counted_by_what_it_did() {
+    let (db, table) = open();
+    let long = vec![7; 100_000];
+    db.write(|trx| trx.put(&table, b"old", b"1")).unwrap();
+    let mut reader = db.begin(TransactionOptions::default());
+    assert_eq!(reader.get(&table, b"old").unwrap().as_deref(), Some(&b"1"[..]));
+    let mut trx = db.begin(TransactionOptions::default());
+    trx.put(&table, b"old", &long).unwrap();
+    let savepoint = trx.savepoint();
+    trx.put(&table, b"new", &long).unwrap();
+    trx.put(&table, b"new", b"2").unwrap();
+    assert!(trx.remove(&table, b"old").unwrap());
+    trx.put(&table, b"old", b"3").unwrap();
+    assert_eq!(trx.get(&table, b"old").unwrap().as_deref(), Some(&b"3"[..]));
+    trx.rollback_to(savepoint).unwrap();
+    assert_eq!(trx.get(&table, b"old").unwrap().as_ref(), Some(&long));
+    assert_eq!(trx.get(&table, b"new").unwrap(), None);
+    trx.put(&table, b"new", b"4").unwrap();
+    assert_eq!(table.rows(), 1);
+    trx.commit().unwrap();
+    assert_eq!(table.rows(), 2);
+    assert_eq!(reader.get(&table, b"old").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(reader.get(&table, b"new").unwrap(), None);
+    assert_eq!(reader.put(&table, b"new", b"5"), Err(Error::RecordChanged));
+    reader.rollback().unwrap();
+    trx.put(&table, b"third", b"5").unwrap();
+    trx.rollback().unwrap();
+    assert_eq!(table.rows(), 2);
+    drop((trx, reader));
+    db.close().unwrap();
+}
+
 #[test]
 fn an_index_that_the_table_does_not_have_is_an_error() {
     let (db, table) = open();

@@ -19,6 +19,7 @@
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
 //! | [`damage`] | files damaged, and what the server makes of it |
 //! | [`nightly`] | a night of all of these, in turns |
+//! | `locked_lines` | atomic read-modify-writes of the plugin in a statement, by cache lines |
 //! | [`differential`] | the same random SQL on two engines, every answer compared |
 //!
 //! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
@@ -37,6 +38,8 @@ pub mod fulltext;
 pub mod guide;
 pub mod isolation;
 pub mod keys;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod locked_lines;
 pub mod nightly;
 pub mod power_cut;
 pub mod server;

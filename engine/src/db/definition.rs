@@ -502,7 +502,7 @@ impl Inner {
             pause::reach(PausePoint::TableFoundClosed);
             return Ok(None);
         };
-        table.close_entrance()?;
+        table.close_entrance(&self.presences)?;
         Ok(Some(table))
     }
 

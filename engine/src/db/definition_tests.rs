@@ -18,7 +18,7 @@ pub(super) fn open(sim: &SimStorage) -> Db {
     Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
 }
 
-fn create(db: &Db, name: &str) -> Arc<Table> {
+pub(super) fn create(db: &Db, name: &str) -> Arc<Table> {
     db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap()
 }
 

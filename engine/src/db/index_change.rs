@@ -165,9 +165,10 @@ impl Db {
         match adds {
             // Its file is named after the clustered tree, whose entries are never sorted here.
             true => table.log_writes(
+                &inner.presences,
                 inner.sorter(&format!("{:08x}-0", old.trees[0].tree), LOG_MEMORY_BYTES),
             )?,
-            false => table.stop_writes()?,
+            false => table.stop_writes(&inner.presences)?,
         }
         inner.tables.lock().changing_indexes.insert(name.into());
 
@@ -456,7 +457,7 @@ impl IndexChange {
     pub fn stop_writes(&mut self) -> Result<()> {
         self.check_built()?;
         if !self.writes_stopped {
-            self.table.stop_writes()?;
+            self.table.stop_writes(&self.inner.presences)?;
             self.writes_stopped = true;
         }
         Ok(())

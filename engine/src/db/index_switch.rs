@@ -73,7 +73,7 @@ impl IndexChange {
         }
         let mut closed = ClosedEntrances(Vec::with_capacity(changes.len()));
         for change in &changes {
-            change.table.close_entrance()?;
+            change.table.close_entrance(&inner.presences)?;
             closed.0.push(change.table.clone());
         }
         let tables = inner.switch_all(&changes, others, attachments)?;

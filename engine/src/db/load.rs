@@ -141,7 +141,7 @@ impl Db {
         }
         let def = def_of(&old)?;
         let replaces = inner.open_in_definition(name)?;
-        replaces.stop_writes()?;
+        replaces.stop_writes(&inner.presences)?;
         // Now that it stays so.
         let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&def));
         let (space, header, mut record) = made.inspect_err(|_| replaces.take_writes())?;
@@ -354,7 +354,7 @@ impl TableLoad {
     /// The moment of truth for the empty table: afterwards it has another file.
     fn replace(&self, old: &Table) -> Result<()> {
         let inner = &self.inner;
-        old.close_entrance()?;
+        old.close_entrance(&inner.presences)?;
         // Who passed the gate before may be taking values.
         drop(old.clear());
         let next = old.auto_increment().max(self.table.auto_increment());
@@ -410,7 +410,7 @@ impl Inner {
         let loads = std::mem::take(&mut self.tables.lock().loading);
         for table in loads.into_values() {
             // No transaction has entered a table that none sees.
-            if table.close_entrance().is_ok() {
+            if table.close_entrance(&self.presences).is_ok() {
                 self.delete_space(table.space_id(), Some(&table));
             }
         }

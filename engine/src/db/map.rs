@@ -13,12 +13,12 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cursor, Db, Seek, Transaction};
+use super::{Counter, Cursor, Db, Seek, Transaction};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
 use crate::trx::TransactionOptions;
-use crate::versioned::ReadRequest;
+use crate::versioned::{ReadRequest, Written};
 
 /// How often [`Db::write`] runs a transaction that meets conflicts.
 const ATTEMPTS: u32 = 100;
@@ -167,15 +167,12 @@ impl Transaction {
     /// As [`Transaction::insert`] and [`Transaction::update`], except those about whether the key
     /// has a value.
     pub fn put(&mut self, table: &Arc<Table>, key: &[u8], value: &[u8]) -> Result<()> {
-        match self.update(table, Table::CLUSTERED, key, value) {
-            Err(Error::NotFound) => {}
-            updated => return updated,
+        let slot = self.begin_write(table, Table::CLUSTERED, key)?;
+        match table.tree(Table::CLUSTERED).put(self.core(), key, value)? {
+            Written::New => self.count_row(slot, 1, Counter::RowsInserted),
+            Written::Existing => self.count_row(slot, 0, Counter::RowsUpdated),
         }
-        match self.insert_or_lock(table, Table::CLUSTERED, key, value, LockMode::Exclusive) {
-            // Another transaction has inserted it in between. It is locked now.
-            Err(Error::DuplicateKey { .. }) => self.update(table, Table::CLUSTERED, key, value),
-            inserted => inserted,
-        }
+        Ok(())
     }
 
     /// Removes a key; whether it had a value.

@@ -60,6 +60,8 @@ mod note_tests;
 #[cfg(test)]
 mod option_tests;
 #[cfg(test)]
+mod presence_tests;
+#[cfg(test)]
 mod rollback_simulation;
 #[cfg(test)]
 mod row_count_tests;
@@ -77,7 +79,7 @@ pub use load::TableLoad;
 pub use map::Range;
 pub(crate) use map::{beginning_with, prefix_end};
 pub(crate) use transaction::ReadsEpoch;
-use transaction::Used;
+use transaction::{Detached, Used};
 pub use transaction::{NewRow, Savepoint, Transaction};
 
 use crate::backup::manifest::Manifest;
@@ -93,6 +95,8 @@ use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
 use crate::status::Status;
 use crate::table::Table;
+use crate::table::presence::Presences;
+use crate::trx::activity::Observed;
 use crate::trx::{Csn, TransactionCore, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
@@ -131,7 +135,9 @@ pub(crate) struct Inner {
     changed: Condvar,
     /// What prepared transactions without a session use, by their owners' numbers: an XID can be
     /// the next one's as soon as its transaction has ended.
-    detached: Mutex<HashMap<u64, Vec<Used>>>,
+    detached: Mutex<HashMap<u64, Detached>>,
+    /// Who is inside which tables.
+    presences: Arc<Presences>,
     /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have
     /// ended. `None`: their undo can't be read, and it may be any.
     recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
@@ -218,6 +224,11 @@ impl Inner {
         self.counters.add(counter as usize, n);
     }
 
+    /// Transactions at this moment.
+    pub(crate) fn observe(&self) -> Vec<Observed> {
+        self.trx_system.observe(self.presences.observe())
+    }
+
     /// An error if nothing may be written: closed, read-only, or crashed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
@@ -232,15 +243,16 @@ impl Inner {
     }
 
     /// Keeps what a detached prepared transaction uses.
-    fn keep_detached(&self, owner: u64, uses: Vec<Used>) {
-        self.detached.lock().insert(owner, uses);
+    fn keep_detached(&self, owner: u64, detached: Detached) {
+        self.detached.lock().insert(owner, detached);
     }
 
     /// Whether a prepared transaction without a session, of this life, has used the table in
     /// `space`.
     fn is_used_by_detached(&self, space: u32) -> bool {
         let detached = self.detached.lock();
-        detached.values().flatten().any(|used| used.space_id() == space)
+        let mut used = detached.values().flat_map(|detached| &detached.used);
+        used.any(|used| used.space_id() == space)
     }
 
     /// Whether a prepared transaction of an earlier life has changed the table in `space`.
@@ -360,9 +372,10 @@ impl Db {
         if !trx.is_prepared() {
             // One that failed to roll back has ended, too: the background goes on. No thread would
             // let go of its tables later.
-            let used = self.inner.detached.lock().remove(&trx.owner.number());
+            let detached = self.inner.detached.lock().remove(&trx.owner.number());
             if is_commit && ended.is_ok() {
-                used.iter().flatten().for_each(Used::note_commit);
+                let used = detached.iter().flat_map(|detached| &detached.used);
+                used.for_each(Used::note_commit);
             }
             self.inner.recovered.lock().remove(xid);
             if ended.is_ok() {

@@ -124,6 +124,7 @@ impl Db {
             warm: Default::default(),
             scrub: Default::default(),
             rotation: Default::default(),
+            presences: Default::default(),
             retired: Default::default(),
             closed: AtomicBool::new(false),
         };

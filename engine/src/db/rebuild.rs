@@ -76,7 +76,7 @@ impl Db {
         table.check_not_discarded()?;
         // Its file is named after a tree whose entries are never sorted here.
         let log = format!("{}-0", tree_file(old.trees[Table::CLUSTERED].tree));
-        table.log_writes(inner.sorter(&log, LOG_MEMORY_BYTES))?;
+        table.log_writes(&inner.presences, inner.sorter(&log, LOG_MEMORY_BYTES))?;
         let made = inner.new_space(def);
         let (space, header, mut record) = made.inspect_err(|_| table.take_writes())?;
         record.id = old.id;

@@ -454,7 +454,7 @@ impl Sim<'_> {
             8 => self.db.step_checkpoint(),
             _ => self.db.log_flush().map(|()| true),
         };
-        if self.db.inner.trx_system().observe().iter().any(|one| one.owner.blocked().is_some()) {
+        if self.db.inner.observe().iter().any(|one| one.owner.blocked().is_some()) {
             note(self.seen, "rollback blocked");
         }
         match outcome {

@@ -11,11 +11,10 @@
 use super::{Counter, Db, Inner};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, SessionToken};
-use crate::table::{Table, TableUse, WriteNote};
-use crate::trx::activity::{Activity, Phase};
-use crate::trx::{
-    Isolation, Savepoint as InnerSavepoint, TransactionCore, TransactionOptions, TrxSystem,
-};
+use crate::table::presence::ListedPresence;
+use crate::table::{Table, WriteNote};
+use crate::trx::activity::Phase;
+use crate::trx::{Isolation, Savepoint as InnerSavepoint, TransactionCore, TransactionOptions};
 use crate::versioned::{Insertion, ReadRequest};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +51,8 @@ pub struct NewRow<'a> {
 /// A table in use, how many rows the transaction has added to it so far, and how often it has begun
 /// to write there.
 pub(super) struct Used {
-    table: TableUse,
+    /// As its presence knows it.
+    table: Arc<Table>,
     rows: i64,
     writes: u64,
 }
@@ -62,12 +62,12 @@ impl Used {
     pub(super) fn note_commit(&self) {
         self.table.add_rows(self.rows);
         if self.writes > 0 {
-            self.table.table().note_change();
+            self.table.note_change();
         }
     }
 
     pub(super) fn space_id(&self) -> u32 {
-        self.table.table().space_id()
+        self.table.space_id()
     }
 }
 
@@ -104,20 +104,15 @@ pub struct Transaction {
     /// Counted since it last added to the counters of all.
     counts: [u32; Counter::COUNT],
     options: TransactionOptions,
-    /// After `core`: who rolls back is still there.
-    activity: Registered,
+    /// After `core`: who rolls back is still there, and inside the tables.
+    presence: ListedPresence,
 }
 
-/// A session's place in the list of those at work.
-struct Registered {
-    activity: Arc<Activity>,
-    trx_system: Arc<TrxSystem>,
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.trx_system.activities.leave(&self.activity);
-    }
+/// What a prepared transaction without a session keeps until its verdict.
+pub(super) struct Detached {
+    pub used: Vec<Used>,
+    /// Inside the tables that are used.
+    _presence: ListedPresence,
 }
 
 impl Transaction {
@@ -125,8 +120,7 @@ impl Transaction {
         let core = db.trx_system().begin(options);
         let interrupt = core.interrupt_handle();
         let (used, counts) = (Vec::new(), [0; Counter::COUNT]);
-        let trx_system = db.trx_system().clone();
-        let activity = Registered { activity: trx_system.activities.enter(), trx_system };
+        let presence = db.presences.join();
         Self {
             db,
             core,
@@ -138,13 +132,13 @@ impl Transaction {
             prepared: false,
             counts,
             options,
-            activity,
+            presence,
         }
     }
 
     /// Sets the number of the session for reports; 0 = none.
     pub fn set_session_number(&mut self, number: u64) {
-        self.activity.activity.set_session_number(number);
+        self.presence.activity().set_session_number(number);
     }
 
     /// Reports this transaction's lock waits, as waiter and as holder, to the observer
@@ -157,8 +151,8 @@ impl Transaction {
     /// Shows that the transaction has begun, unless that was shown.
     #[inline]
     fn tell_begin(&mut self) {
-        if !self.activity.activity.has_begun() {
-            self.activity.activity.begin(&self.core.owner, self.core.isolation());
+        if !self.presence.activity().has_begun() {
+            self.presence.activity().begin(&self.core.owner, self.core.isolation());
         }
     }
 
@@ -248,13 +242,13 @@ impl Transaction {
         let added = self.core.rollback_to(savepoint.inner)?;
         if !added.is_empty() {
             for used in &mut self.used {
-                let tree = used.table.table().tree(Table::CLUSTERED).tree().id();
+                let tree = used.table.tree(Table::CLUSTERED).tree().id();
                 used.rows += added.get(&tree).copied().unwrap_or(0);
             }
         }
         if self.has_only_read() {
-            self.used.truncate(savepoint.tables);
-            self.activity.activity.set_tables(self.used.len());
+            self.leave_from(savepoint.tables);
+            self.presence.activity().set_tables(self.used.len());
         }
         Ok(())
     }
@@ -382,12 +376,19 @@ impl Transaction {
         Ok(found)
     }
 
+    /// Leaves the tables from this place in `used` on.
+    fn leave_from(&mut self, first: usize) {
+        if first < self.used.len() {
+            self.presence.leave(self.used.drain(first..).map(|used| used.table));
+        }
+    }
+
     /// Lets go of the tables that it has read, and keeps its snapshot.
     pub(super) fn leave_tables(&mut self) {
         debug_assert!(self.has_only_read());
         self.reads_epoch += 1;
-        self.used.clear();
-        self.activity.activity.set_tables(0);
+        self.leave_from(0);
+        self.presence.activity().set_tables(0);
     }
 
     /// Reads an entry by the snapshot, without entering the table: who asks sees to it that the
@@ -417,7 +418,7 @@ impl Transaction {
     /// only a restart shows whether the transaction is committed.
     pub fn commit(&mut self) -> Result<()> {
         self.count(Counter::Commits, 1);
-        self.activity.activity.set_phase(Phase::Committing);
+        self.presence.activity().set_phase(Phase::Committing);
         let was_prepared = self.prepared;
         let result = self.core.commit();
         self.renew(result.is_ok());
@@ -432,7 +433,7 @@ impl Transaction {
     /// given back does.
     pub fn commit_no_flush(&mut self) -> Result<Lsn> {
         self.count(Counter::Commits, 1);
-        self.activity.activity.set_phase(Phase::Committing);
+        self.presence.activity().set_phase(Phase::Committing);
         let result = self.core.commit_no_flush();
         self.renew(result.is_ok());
         result
@@ -441,7 +442,7 @@ impl Transaction {
     /// Undoes everything. The handle then is a new transaction.
     pub fn rollback(&mut self) -> Result<()> {
         self.count(Counter::Rollbacks, 1);
-        self.activity.activity.set_phase(Phase::RollingBack);
+        self.presence.activity().set_phase(Phase::RollingBack);
         let was_prepared = self.prepared;
         let result = self.core.rollback();
         self.renew(false);
@@ -457,7 +458,7 @@ impl Transaction {
     /// next.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.core.prepare(xid)?;
-        self.activity.activity.set_phase(Phase::Prepared);
+        self.presence.activity().set_phase(Phase::Prepared);
         self.prepared = true;
         Ok(())
     }
@@ -478,8 +479,12 @@ impl Transaction {
     /// Not even a commit that failed is one.
     fn keep_used_if_prepared(&mut self) {
         if self.core.is_prepared() && std::mem::take(&mut self.prepared) {
-            let uses = self.used.drain(..).collect();
-            self.db.keep_detached(self.core.owner.number(), uses);
+            let next = self.presence.another();
+            next.activity().set_session_number(self.presence.activity().session_number());
+            let presence = std::mem::replace(&mut self.presence, next);
+            presence.activity().end();
+            let detached = Detached { used: std::mem::take(&mut self.used), _presence: presence };
+            self.db.keep_detached(self.core.owner.number(), detached);
         }
     }
 
@@ -491,13 +496,12 @@ impl Transaction {
         self.prepared = false;
         // One that could not commit is rolled back here, and needs its tables for that.
         self.core.finish();
-        self.activity.activity.end();
+        self.presence.activity().end();
         self.core.renew(self.options, &self.interrupt);
-        for used in self.used.drain(..) {
-            if committed {
-                used.note_commit();
-            }
+        if committed {
+            self.used.iter().for_each(Used::note_commit);
         }
+        self.leave_from(0);
         if let Some(timeout) = self.lock_wait_timeout {
             self.core.set_lock_wait_timeout(timeout);
         }
@@ -511,7 +515,12 @@ impl Transaction {
         }
     }
 
-    fn begin_write(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<usize> {
+    pub(super) fn begin_write(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+    ) -> Result<usize> {
         self.enter_call();
         if self.options.read_only {
             return Err(Error::ReadOnly("the transaction".into()));
@@ -532,8 +541,7 @@ impl Transaction {
 
     /// Notes that the transaction uses `table`; gives its place in `used`.
     pub(crate) fn enlist(&mut self, table: &Arc<Table>) -> Result<usize> {
-        if let Some(slot) = self.used.iter().position(|used| Arc::ptr_eq(used.table.table(), table))
-        {
+        if let Some(slot) = self.used.iter().position(|used| Arc::ptr_eq(&used.table, table)) {
             return Ok(slot);
         }
         if !table.is_of(&self.db.env) {
@@ -542,9 +550,9 @@ impl Transaction {
                 table.name()
             )));
         }
-        self.used.push(Used { table: Table::enter(table)?, rows: 0, writes: 0 });
+        self.used.push(Used { table: self.presence.enter(table)?, rows: 0, writes: 0 });
         self.tell_begin();
-        self.activity.activity.set_tables(self.used.len());
+        self.presence.activity().set_tables(self.used.len());
         Ok(self.used.len() - 1)
     }
 
@@ -614,7 +622,7 @@ impl Transaction {
         }
     }
 
-    fn count_row(&mut self, slot: usize, rows: i64, counter: Counter) {
+    pub(super) fn count_row(&mut self, slot: usize, rows: i64, counter: Counter) {
         self.used[slot].rows += rows;
         self.count(counter, 1);
     }

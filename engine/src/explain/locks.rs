@@ -48,7 +48,7 @@ impl Db {
     pub fn locks(&self) -> LocksReport {
         let (mut records, is_truncated) = self.trx_system().locks.records(MEMORY_MAX_BYTES);
         // Who waits for the end of others, because of their ranges, is in no queue.
-        for one in self.trx_system().observe() {
+        for one in self.inner.observe() {
             let Some(wanted) = one.owner.requested() else { continue };
             if !wanted.until_end_of.is_empty() {
                 records.push(LockRecord {

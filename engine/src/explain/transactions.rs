@@ -52,7 +52,7 @@ impl Db {
     /// All transactions at this moment, by id.
     pub fn transactions(&self) -> Vec<TransactionReport> {
         let mut all: Vec<_> = self
-            .trx_system()
+            .inner
             .observe()
             .into_iter()
             .filter(|one| !one.owner.has_ended() || one.owner.blocked().is_some())

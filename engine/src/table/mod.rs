@@ -2,7 +2,7 @@
 //!
 //! # Use
 //! A transaction *enters* a table before its first operation on it and leaves at its end
-//! (`TableUse`). DROP and TRUNCATE close the entrance only while no transaction is inside, and
+//! (`presence`). DROP and TRUNCATE close the entrance only while no transaction is inside, and
 //! refuse otherwise: a transaction's undo records, locks and snapshot must find the table to the
 //! end. Short work outside of transactions (estimates, statistics, CHECK) passes a gate instead
 //! (`Table::visit`), for which DROP waits.
@@ -23,6 +23,8 @@
 //!   never an answer to a query.
 
 mod check;
+mod entrance;
+pub(crate) mod presence;
 pub(crate) mod provisional_trees;
 mod row_count;
 mod row_ids;
@@ -45,6 +47,7 @@ use crate::page_op::PageOp;
 use crate::space::AutoIncrement;
 use crate::trx::Csn;
 use crate::versioned::VersionedTree;
+use entrance::Entrance;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use row_count::RowCount;
 use row_ids::RowIds;
@@ -53,9 +56,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidepool_pool::Space;
 use writes::Writes;
-
-/// Set in `users` when the table is dropped: no transaction enters any more.
-const DROPPED: u64 = 1 << 63;
 
 /// An open table. All of its indexes are ordered maps from byte keys to byte values; what the bytes
 /// mean, and that the indexes of a row are kept in step, is the business of the layer above.
@@ -80,8 +80,7 @@ pub struct Table {
     temporary: AtomicBool,
     /// See [`Error::TableDiscarded`]; with the next rows comes another `Table`.
     is_discarded: bool,
-    /// Transactions inside, and [`DROPPED`].
-    users: AtomicU64,
+    entrance: Entrance,
     gate: RwLock<()>,
 }
 
@@ -117,7 +116,7 @@ impl Table {
             changed_at: AtomicU64::new(0),
             temporary: AtomicBool::new(false),
             is_discarded: record.is_discarded,
-            users: AtomicU64::new(0),
+            entrance: Entrance::new(),
             gate: RwLock::new(()),
         }
     }
@@ -161,24 +160,6 @@ impl Table {
         self.changed_at.store(old.changed_at.load(Ordering::Relaxed), Ordering::Relaxed);
         self.rows.succeed(&old.rows);
         self.row_ids.succeed(&old.row_ids);
-    }
-
-    /// [`Error::TableBusy`] if a transaction is inside.
-    fn check_unused(&self) -> Result<()> {
-        // A write, as each entry is: of the two, the later one has seen what came before the
-        // earlier.
-        match self.users.fetch_add(0, Ordering::AcqRel) {
-            0 => Ok(()),
-            users => Err(self.in_the_way(users)),
-        }
-    }
-
-    /// What is in the way of who wants the table for himself, as `users` says, which is not 0.
-    fn in_the_way(&self, users: u64) -> Error {
-        match users & DROPPED {
-            0 => Error::TableBusy(self.name()),
-            _ => self.missing(),
-        }
     }
 
     /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the
@@ -341,16 +322,6 @@ impl Table {
         &self.space
     }
 
-    /// Enters for as long as the result lives.
-    pub(crate) fn enter(table: &Arc<Table>) -> Result<TableUse> {
-        table.check_not_discarded()?;
-        if table.users.fetch_add(1, Ordering::AcqRel) & DROPPED != 0 {
-            table.users.fetch_sub(1, Ordering::AcqRel);
-            return Err(table.missing());
-        }
-        Ok(TableUse(table.clone()))
-    }
-
     /// Passes the gate for as long as the result lives. Not for transactions: a DROP waits for it.
     pub(crate) fn visit(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let inside = self.gate.read();
@@ -358,36 +329,9 @@ impl Table {
         Ok(inside)
     }
 
-    /// [`Error::TableMissing`] if the entrance is closed. That it stays open is certain only for
-    /// who has passed the gate.
-    fn check_there(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) & DROPPED {
-            0 => Ok(()),
-            _ => Err(self.missing()),
-        }
-    }
-
-    /// Lets no transaction in any more, if none is inside. [`Table::reopen_entrance`] takes it
-    /// back.
-    pub(crate) fn close_entrance(&self) -> Result<()> {
-        self.users
-            .compare_exchange(0, DROPPED, Ordering::AcqRel, Ordering::Acquire)
-            .map(drop)
-            .map_err(|users| self.in_the_way(users))
-    }
-
-    /// Takes back [`Table::close_entrance`].
-    pub(crate) fn reopen_entrance(&self) {
-        self.users.fetch_and(!DROPPED, Ordering::AcqRel);
-    }
-
     /// Waits until no transaction is past the gate, and closes it while the result lives.
     pub(crate) fn clear(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
-    }
-
-    fn missing(&self) -> Error {
-        Error::TableMissing(self.name())
     }
 }
 
@@ -397,25 +341,5 @@ impl std::fmt::Debug for Table {
             .field("name", &self.name())
             .field("space", &self.space_id())
             .finish()
-    }
-}
-
-/// A transaction's presence in a table.
-pub(crate) struct TableUse(Arc<Table>);
-
-impl TableUse {
-    pub fn table(&self) -> &Arc<Table> {
-        &self.0
-    }
-
-    /// Counts rows inserted and deleted.
-    pub fn add_rows(&self, n: i64) {
-        self.0.add_rows(n);
-    }
-}
-
-impl Drop for TableUse {
-    fn drop(&mut self) {
-        self.0.users.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -23,6 +23,7 @@
 //! The log's mutex is innermost; a write may wait for it while a run is written to the log's file.
 
 use super::Table;
+use super::presence::Presences;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
 use crate::pause::{self, PausePoint};
@@ -65,24 +66,25 @@ impl Writes {
 
 impl Table {
     /// Logs writes from here on, if no transaction is inside. [`Table::take_writes`] ends it.
-    pub(crate) fn log_writes(&self, sorter: Sorter) -> Result<()> {
-        self.check_unused()?;
+    pub(crate) fn log_writes(&self, presences: &Presences, sorter: Sorter) -> Result<()> {
+        self.check_unused(presences)?;
         *self.writes.log.lock() = Some(WriteLog { sorter, entries: 0, failure: None });
         self.writes.state.store(LOGGED, Ordering::Release);
         pause::reach(PausePoint::WritesLogged);
         // The check sees a transaction that entered before it; one that enters later logs.
-        self.check_unused().inspect_err(|_| self.take_writes())
+        self.check_unused(presences).inspect_err(|_| self.take_writes())
     }
 
     /// Takes no more writes if no transaction is inside; those that come to read find the entrance
     /// open all the time. [`Table::take_writes`] takes it back.
-    pub(crate) fn stop_writes(&self) -> Result<()> {
+    pub(crate) fn stop_writes(&self, presences: &Presences) -> Result<()> {
         // First without a word to those inside, who may be writing.
-        self.check_unused()?;
+        self.check_unused(presences)?;
         let before = self.writes.state.swap(REFUSED, Ordering::AcqRel);
         pause::reach(PausePoint::WritesRefused);
         // The check sees a transaction that entered before it; one that enters later is refused.
-        self.check_unused().inspect_err(|_| self.writes.state.store(before, Ordering::Release))
+        self.check_unused(presences)
+            .inspect_err(|_| self.writes.state.store(before, Ordering::Release))
     }
 
     /// Takes writes again, and logs none.

@@ -1,12 +1,11 @@
-//! Who is at work: one [`Activity`] for each session's handle, for reports.
+//! What a session's transaction is at: its [`Activity`], for reports.
 //!
 //! A session shows what it does by a few relaxed stores, into its own memory, at the beginning
 //! and the end of a transaction. A reader looks at them without stopping any thread, and gets what
 //! was true a moment ago.
 //!
-//! Locking: `Activity::owner` and the registry's shards are leaves, each taken alone.
+//! Locking: `Activity::owner` is a leaf.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,8 +35,8 @@ impl Phase {
 }
 
 /// A session's transaction, as it shows itself.
+#[derive(Default)]
 pub struct Activity {
-    number: u64,
     /// Whatever the layer above knows its session by; 0 = nothing.
     session: AtomicU64,
     /// Microseconds since 1970; 0 = no transaction has begun.
@@ -64,6 +63,11 @@ pub struct Observed {
 }
 
 impl Activity {
+    /// See [`set_session_number`](Self::set_session_number).
+    pub fn session_number(&self) -> u64 {
+        self.session.load(Relaxed)
+    }
+
     /// Names the session.
     pub fn set_session_number(&self, session: u64) {
         self.session.store(session, Relaxed);
@@ -102,7 +106,7 @@ impl Activity {
     }
 
     /// What it shows; none between transactions.
-    fn observe(&self) -> Option<Observed> {
+    pub fn observe(&self) -> Option<Observed> {
         let started_us = self.started_us.load(Relaxed);
         let owner = self.owner.lock().clone();
         let owner = owner.filter(|_| started_us != 0)?;
@@ -116,51 +120,5 @@ impl Activity {
             tables: self.tables.load(Relaxed),
             owner,
         })
-    }
-}
-
-/// Shards of the registry.
-const SHARDS: usize = 16;
-
-/// All sessions' activities.
-#[derive(Default)]
-pub struct Activities {
-    next: AtomicU64,
-    shards: [Mutex<HashMap<u64, Arc<Activity>>>; SHARDS],
-}
-
-impl Activities {
-    /// Enters a session.
-    pub fn enter(&self) -> Arc<Activity> {
-        let number = self.next.fetch_add(1, Relaxed);
-        let activity = Arc::new(Activity {
-            number,
-            session: AtomicU64::new(0),
-            started_us: AtomicU64::new(0),
-            phase: AtomicU8::new(Phase::Running as u8),
-            isolation: AtomicU8::new(0),
-            tables: AtomicU64::new(0),
-            owner: Mutex::default(),
-        });
-        self.shard(number).lock().insert(number, Arc::clone(&activity));
-        activity
-    }
-
-    /// Removes a session.
-    pub fn leave(&self, activity: &Activity) {
-        self.shard(activity.number).lock().remove(&activity.number);
-    }
-
-    /// Sessions with a transaction.
-    pub fn observe(&self) -> Vec<Observed> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            all.extend(shard.lock().values().filter_map(|activity| activity.observe()));
-        }
-        all
-    }
-
-    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, Arc<Activity>>> {
-        &self.shards[number as usize % SHARDS]
     }
 }

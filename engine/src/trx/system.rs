@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, Lsn, PageType, ShardedCounters, Space};
 
-use super::activity::{Activities, Observed, Phase};
+use super::activity::{Observed, Phase};
 use super::core::TransactionCore;
 use super::purge::{PassedOver, PurgeThread};
 use super::retry::{RETRY_PAUSE, RetryState};
@@ -95,7 +95,6 @@ pub struct TrxSystem {
     pub(crate) views: Views,
     pub(crate) locks: Locks,
     pub(crate) settings: Settings,
-    pub(crate) activities: Activities,
     /// Every id handed out is below; what the directory says.
     id_limit: Mutex<u64>,
     next_owner: AtomicU64,
@@ -224,7 +223,6 @@ impl TrxSystem {
                 max_purge_lag_delay_us: AtomicU64::new(0),
                 retry_pause_us: AtomicU64::new(RETRY_PAUSE.as_micros() as u64),
             },
-            activities: Activities::default(),
             id_limit: Mutex::new(found.trx_id_limit),
             next_owner: AtomicU64::new(1),
             active: (0..ACTIVE_SHARDS).map(|_| Padded::default()).collect(),
@@ -436,8 +434,8 @@ impl TrxSystem {
 
     /// Transactions at this moment: those of sessions, then writers that no session runs (prepared,
     /// detached, being rolled back, changes of definitions).
-    pub(crate) fn observe(&self) -> Vec<Observed> {
-        let mut all = self.activities.observe();
+    pub(crate) fn observe(&self, of_sessions: Vec<Observed>) -> Vec<Observed> {
+        let mut all = of_sessions;
         let prepared: Vec<u64> =
             self.prepared.lock().values().map(|orphan| orphan.owner.number()).collect();
         let doomed: Vec<u64> =

@@ -48,7 +48,7 @@ pub use scan::{Batch, Direction, LongValues, ScanEnd, ScanPosition, ScanRequest}
 pub use semi_consistent::Peek;
 #[cfg(test)]
 pub(crate) use skip::of_thread as skip_pointers;
-pub(crate) use write::Insertion;
+pub(crate) use write::{Insertion, Written};
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Insert, update, delete: each one mini-transaction of undo record and leaf change.
+//! Insert, update, put, delete: each one mini-transaction of undo record and leaf change.
 //!
 //! ```text
 //! loop {
@@ -55,14 +55,41 @@ pub struct Insertion<'a> {
 enum Change<'a> {
     Insert(Insertion<'a>),
     Update(&'a [u8]),
+    /// An insert if there is none, an update if there is one.
+    Put(&'a [u8]),
     Delete,
     /// A delete, of an entry whose row goes on under another key.
     MoveAway,
 }
 
+impl<'a> Change<'a> {
+    /// The value that it writes; none of a delete.
+    fn value(self) -> Option<&'a [u8]> {
+        match self {
+            Change::Insert(Insertion { value, .. })
+            | Change::Update(value)
+            | Change::Put(value) => Some(value),
+            Change::Delete | Change::MoveAway => None,
+        }
+    }
+
+    /// Whether it makes an entry where there is none.
+    fn is_of_new(self) -> bool {
+        matches!(self, Change::Insert(_) | Change::Put(_))
+    }
+}
+
+/// What a write that is done has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// There was no entry, or a deleted one.
+    New,
+    Existing,
+}
+
 /// What one attempt at a write came to.
 enum Attempt {
-    Done,
+    Done(Written),
     /// Something was in the way, and is no more.
     Again,
     /// As before, and the waiting has given the transaction the key's exclusive lock.
@@ -103,27 +130,32 @@ impl VersionedTree {
         key: &[u8],
         insertion: Insertion<'_>,
     ) -> Result<()> {
-        self.write(trx, key, Change::Insert(insertion))
+        self.write(trx, key, Change::Insert(insertion)).map(drop)
     }
 
     /// Replaces an entry's value; [`Error::NotFound`] if there is none.
     pub fn update(&self, trx: &mut TransactionCore, key: &[u8], value: &[u8]) -> Result<()> {
-        self.write(trx, key, Change::Update(value))
+        self.write(trx, key, Change::Update(value)).map(drop)
+    }
+
+    /// Replaces an entry's value, or inserts the entry if there is none.
+    pub fn put(&self, trx: &mut TransactionCore, key: &[u8], value: &[u8]) -> Result<Written> {
+        self.write(trx, key, Change::Put(value))
     }
 
     /// Deletes an entry; [`Error::NotFound`] if there is none.
     pub fn delete(&self, trx: &mut TransactionCore, key: &[u8]) -> Result<()> {
-        self.write(trx, key, Change::Delete)
+        self.write(trx, key, Change::Delete).map(drop)
     }
 
     /// Deletes an entry whose row goes on under another key of the tree, which the transaction
     /// inserts as well: who scans the tree at the same time is not to miss the row.
     /// [`Error::NotFound`] if there is none.
     pub fn move_away(&self, trx: &mut TransactionCore, key: &[u8]) -> Result<()> {
-        self.write(trx, key, Change::MoveAway)
+        self.write(trx, key, Change::MoveAway).map(drop)
     }
 
-    fn write(&self, trx: &mut TransactionCore, key: &[u8], change: Change<'_>) -> Result<()> {
+    fn write(&self, trx: &mut TransactionCore, key: &[u8], change: Change<'_>) -> Result<Written> {
         let max = max_key_len(trx.system.env.page_size());
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
@@ -145,19 +177,19 @@ impl VersionedTree {
         trx: &mut TransactionCore,
         key: &[u8],
         change: Change<'_>,
-    ) -> Result<()> {
+    ) -> Result<Written> {
         let mut stored = None;
         // Whether this operation has locked the key, by waiting for it.
         let mut locked = false;
         let mut deadline = WaitDeadline::default();
         loop {
             match self.attempt(trx, key, change, stored.as_ref(), &mut deadline)? {
-                Attempt::Done => {
+                Attempt::Done(written) => {
                     // The lock is the write's now, and stays to the end, whatever the read that
                     // took it thinks of the row.
                     trx.fresh_locks.clear();
                     trx.count_undo();
-                    return Ok(());
+                    return Ok(written);
                 }
                 Attempt::Again => {}
                 Attempt::Locked => locked = true,
@@ -167,10 +199,7 @@ impl VersionedTree {
                     log.add_page(&trx.system.undo)?;
                 }
                 Attempt::StoreValue => {
-                    let (Change::Insert(Insertion { value, .. }) | Change::Update(value)) = change
-                    else {
-                        unreachable!("a delete stores no value");
-                    };
+                    let value = change.value().expect("a delete stores no value");
                     stored = Some(self.store_long_value(trx, value)?);
                 }
                 Attempt::Duplicate => {
@@ -234,22 +263,21 @@ impl VersionedTree {
             if trx.conflicts_with_view(entry.trx_id) {
                 return Err(Error::RecordChanged);
             }
-            if !insert && !live {
-                return Err(Error::NotFound);
-            }
-        } else if !insert {
+        }
+        if !live && !change.is_of_new() {
             return Err(Error::NotFound);
         }
         let (flags, value) = match (change, &entry) {
             (Change::Delete | Change::MoveAway, Some(entry)) => {
                 (entry.flags & !SETTLED | DELETED, entry.value)
             }
-            (Change::Insert(Insertion { value, .. }) | Change::Update(value), _) => match stored {
-                Some(stored) => (stored.flags, &stored.bytes[..]),
-                None if value.len() > self.inline_max(key.len()) => return Ok(Attempt::StoreValue),
-                None => (0, value),
+            _ => match (stored, change.value().expect("a deleted entry was found, above")) {
+                (Some(stored), _) => (stored.flags, &stored.bytes[..]),
+                (None, value) if value.len() > self.inline_max(key.len()) => {
+                    return Ok(Attempt::StoreValue);
+                }
+                (None, value) => (0, value),
             },
-            (Change::Delete | Change::MoveAway, None) => unreachable!("not found, above"),
         };
         let entry_was_there = entry.is_some();
         let payload_len = ENTRY_HEADER_SIZE + value.len();
@@ -269,7 +297,7 @@ impl VersionedTree {
             return Ok(Attempt::UndoFull);
         }
         let skip = match (change, &entry) {
-            (Change::Insert(..) | Change::Update(_), Some(entry)) => {
+            (Change::Insert(..) | Change::Update(_) | Change::Put(_), Some(entry)) => {
                 skip_pointer(system, entry, log.next())
             }
             _ => None,
@@ -307,7 +335,7 @@ impl VersionedTree {
         }
         mtr.commit();
         pause::reach(PausePoint::WriteCommitted);
-        Ok(Attempt::Done)
+        Ok(Attempt::Done(if live { Written::Existing } else { Written::New }))
     }
 
     /// Locks the duplicate as asked, and reads it. None if it is gone by now.
