@@ -176,12 +176,12 @@ tp_bytes clustered_key_of(const Hit &hit, uchar *room) {
 }
 
 const uchar *Arena::keep(const uchar *bytes, size_t len) {
-  if (room - used < len) {
-    room = MY_MAX(ARENA_BLOCK, len);
-    blocks.push_back(std::make_unique<uchar[]>(room));
-    used = 0;
+  if (blocks.empty() || room - used < len) {
+    room = used = 0;
+    blocks.emplace_back(MY_MAX(ARENA_BLOCK, len));
+    room = blocks.back().size();
   }
-  uchar *const at = blocks.back().get() + used;
+  uchar *const at = blocks.back().data() + used;
   memcpy(at, bytes, len);
   used += len;
   return at;
@@ -191,6 +191,8 @@ Hit Fulltext_search::hit_of(const uchar *pk, size_t len, float rank) {
   return {head_of(pk, len), len > 8 ? arena->keep(pk, len) : nullptr, static_cast<uint32>(len),
           rank};
 }
+
+thread_local int64_t Search_memory::taken = 0, Search_memory::limit = INT64_MAX;
 
 /* ---- entries */
 

@@ -14,6 +14,7 @@
 #define TIDEPOOL_FULLTEXT_SEARCH_H
 
 #include "bridge.h"
+#include "fulltext_memory.h"
 #include "fulltext_query.h"
 #include <memory>
 
@@ -26,7 +27,7 @@ struct Hit {
   uint32 pk_len;
   float rank;
 };
-using Hits = std::vector<Hit>; /* in the order of the clustered keys */
+using Hits = std::vector<Hit, Search_allocator<Hit>>; /* in the order of the clustered keys */
 
 int compare_hits(const Hit &a, const Hit &b);
 /* The hit with this clustered key; nullptr: there is none. */
@@ -40,7 +41,8 @@ public:
   const uchar *keep(const uchar *bytes, size_t len);
 
 private:
-  std::vector<std::unique_ptr<uchar[]>> blocks;
+  using Block = std::vector<uchar, Search_allocator<uchar>>;
+  std::vector<Block> blocks;
   size_t used = 0, room = 0;
 };
 
@@ -68,7 +70,8 @@ private:
   struct Postings {
     Hits hits;
     /* Of the entries, if they are asked for. */
-    std::vector<std::pair<const uchar *, uint32>> values;
+    using Value = std::pair<const uchar *, uint32>;
+    std::vector<Value, Search_allocator<Value>> values;
     double rows_with = 0;
   };
   enum Keep { COUNTS, VALUES };

@@ -233,6 +233,7 @@ private:
   using Entry_taker = std::function<void(tp_bytes key, tp_bytes value)>;
   bool for_each_word(uint tree, const uchar *record, const Entry_taker &take);
   int run_search(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
+  int search_in(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
   int read_found(uchar *buf, const uchar *pk, size_t pk_len);
   /* The row of a clustered key that is no longer than one can be. */
   int read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len);

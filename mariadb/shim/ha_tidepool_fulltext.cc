@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "fulltext_search.h"
 #include "ha_tidepool.h"
+#include "sysvars.h"
 #include <algorithm>
 
 using namespace tidepool;
@@ -185,9 +186,25 @@ int ha_tidepool::update_words(uint tree, const uchar *old_record, tp_bytes old_p
 
 /* ---- MATCH */
 
-/* Texts of rows that the search has found are read into a record that only it has. */
 int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
                             Fulltext_result *result) {
+  const ulonglong limit = fulltext_search_bytes();
+  const Search_memory limited(limit);
+  try {
+    return search_in(tree_searched, flags, query, result);
+  } catch (const Search_too_large &) {
+    my_printf_error(ER_OUT_OF_RESOURCES,
+                    "Tidepool: MATCH needs more memory than the %llu bytes of "
+                    "tidepool_ft_result_cache_limit: search for words that fewer rows have, or "
+                    "raise it",
+                    MYF(0), limit);
+    return HA_ERR_GENERIC;
+  }
+}
+
+/* Texts of rows that the search has found are read into a record that only it has. */
+int ha_tidepool::search_in(uint tree_searched, uint flags, const String &query,
+                           Fulltext_result *result) {
   const Fulltext_index &index = *trees()[tree_searched].fulltext();
   if (const char *problem = parse_query(index, query, flags & FT_BOOL, &result->query)) {
     my_printf_error(ER_PARSE_ERROR, "Tidepool: the query of MATCH can't be searched for: %s",

@@ -291,3 +291,25 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
     assert_eq!(boolean(&mut first, "t", "a", "eta"), [2]);
     check(&mut first, "t");
 }
+
+#[test]
+fn a_search_that_needs_too_much_memory_fails_alone() {
+    let server = Server::start(Options::new("fulltext_memory"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a TEXT, FULLTEXT (a))",
+            "INSERT INTO t SELECT seq, IF(seq % 100, 'alpha', 'alpha rare') FROM seq_1_to_60000",
+            "SET GLOBAL tidepool_ft_result_cache_limit = 1000000",
+        ],
+    );
+    let all = "SELECT COUNT(*) FROM t WHERE MATCH (a) AGAINST ('alpha')";
+    // What one search has taken, the next has again.
+    for _ in 0..3 {
+        assert_eq!(code_of(&mut conn, all), 1041);
+        assert_eq!(boolean(&mut conn, "t", "a", "rare").len(), 600);
+    }
+    run(&mut conn, &["SET GLOBAL tidepool_ft_result_cache_limit = DEFAULT"]);
+    assert_eq!(number(&mut conn, all), 60_000);
+}
