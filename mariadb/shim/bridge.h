@@ -422,6 +422,14 @@ int tp_sample_keys(const tp_table *table, size_t index, int bounds, size_t count
 /* Entries with lo <= key < hi; a null pointer is an open end. */
 int tp_estimate_range(const tp_table *table, size_t index, tp_bytes lo, tp_bytes hi,
                       uint64_t *entries);
+/* Entries with lo <= key < hi, but at most `max`; in any version, so also those that are not
+   committed, and those that are deleted and not purged yet. Looks at each leaf of them. */
+typedef struct {
+  tp_bytes lo;
+  tp_bytes hi;
+} tp_key_range;
+int tp_count_traces(const tp_table *table, size_t index, const tp_key_range *range, uint64_t max,
+                    uint64_t *entries);
 /* Walks every tree. `problem` is called for each thing found wrong; `killed` is asked now
    and then. */
 int tp_check(const tp_db *db, const tp_table *table, void *context,

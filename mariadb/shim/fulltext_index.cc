@@ -13,6 +13,8 @@ const char *const built_in_stopwords[] = {
 
 namespace {
 constexpr uchar END_OF_WORD = 0x00, PAGED = 0xC0, PLAIN = 0xFF;
+/* Begins words whose weights are any bytes. */
+constexpr uchar WORD = 0x01;
 constexpr uint SINGLE_MAX = 0xBF;
 /* Where most letters have their weights: in Unicode's collations of 4.0.0 and 5.2.0, and of
    14.0.0. */
@@ -47,7 +49,10 @@ uchar *Word_codec::put_pairs(uchar *to, const uchar *text, size_t len, uchar *sc
 
 uchar *Word_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scratch,
                           size_t scratch_len) const {
-  if (!is_short) return string.encode(to, text, len, scratch, scratch_len);
+  if (!is_short) {
+    *to++ = WORD;
+    return string.encode(to, text, len, scratch, scratch_len);
+  }
   to = put_pairs(to, text, len, scratch, scratch_len);
   *to++ = END_OF_WORD;
   return to;
@@ -55,12 +60,13 @@ uchar *Word_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scrat
 
 uchar *Word_codec::encode_beginning(uchar *to, const uchar *text, size_t len, uchar *scratch,
                                     size_t scratch_len) const {
-  return is_short ? put_pairs(to, text, len, scratch, scratch_len)
-                  : string.encode_beginning(to, text, len, scratch, scratch_len);
+  if (is_short) return put_pairs(to, text, len, scratch, scratch_len);
+  *to++ = WORD;
+  return string.encode_beginning(to, text, len, scratch, scratch_len);
 }
 
 const uchar *Word_codec::skip(const uchar *from, const uchar *end) const {
-  if (!is_short) return string.skip(from, end, 0);
+  if (!is_short) return from < end && *from == WORD ? string.skip(from + 1, end, 0) : nullptr;
   while (from < end) {
     const uchar first = *from;
     const ptrdiff_t len = first == PLAIN ? 3 : first >= PAGED ? 2 : 1;

@@ -1,8 +1,10 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  FULLTEXT indexes: a secondary tree with one entry for each distinct word of a row.
+  FULLTEXT indexes: a secondary tree with one entry for each distinct word of a row. Rows written
+  of late may have one entry with all of their words instead (fulltext_pending.h).
 
-      tree key   the word
+      tree key   01, unless the collation's weights are two bytes each
+                 ‖ the word
                  ‖ the clustered key
       value      how often the row has the word, as a length (row_codec.h)
                  ‖ its positions, ascending: each as the length of the step from the one before;
@@ -36,10 +38,12 @@ namespace tidepool {
 /* Words in keys. */
 class Word_codec {
 public:
+  /* Begins the keys of entries that are no words' (fulltext_pending.h): none of a word does. */
+  static constexpr uchar PENDING = 0xD0;
   explicit Word_codec(CHARSET_INFO *cs) : string(cs, false), is_short(string.has_pairs()) {}
   /* Longest encoding of `bytes` bytes of text, and room that encode() wants. */
   size_t encoded_max(size_t bytes) const {
-    return is_short ? string.scratch_size(bytes) / 2 * 3 + 1 : string.encoded_max(bytes);
+    return is_short ? string.scratch_size(bytes) / 2 * 3 + 1 : 1 + string.encoded_max(bytes);
   }
   size_t scratch_size(size_t bytes) const { return string.scratch_size(bytes); }
   /* Writes the word at `to`, gives its end. */

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "fulltext_search.h"
+#include "fulltext_pending.h"
 #include "key_codec.h"
 #include <algorithm>
 #include <cmath>
@@ -163,8 +164,12 @@ static uint64 head_of(const uchar *pk, size_t len) {
   return mi_uint8korr(first);
 }
 
+Hit hit_at(const uchar *pk, size_t len) {
+  return {head_of(pk, len), len > 8 ? pk : nullptr, static_cast<uint32>(len), 0};
+}
+
 const Hit *find_hit(const Hits &hits, const uchar *pk, size_t len) {
-  const Hit wanted{head_of(pk, len), len > 8 ? pk : nullptr, static_cast<uint32>(len), 0};
+  const Hit wanted = hit_at(pk, len);
   const auto found = std::lower_bound(hits.begin(), hits.end(), wanted, is_before);
   return found != hits.end() && compare_hits(*found, wanted) == 0 ? &*found : nullptr;
 }
@@ -176,21 +181,23 @@ tp_bytes clustered_key_of(const Hit &hit, uchar *room) {
 }
 
 const uchar *Arena::keep(const uchar *bytes, size_t len) {
-  if (room - used < len) {
-    room = MY_MAX(ARENA_BLOCK, len);
-    blocks.push_back(std::make_unique<uchar[]>(room));
-    used = 0;
+  if (blocks.empty() || room - used < len) {
+    room = used = 0;
+    blocks.emplace_back(MY_MAX(ARENA_BLOCK, len));
+    room = blocks.back().size();
   }
-  uchar *const at = blocks.back().get() + used;
+  uchar *const at = blocks.back().data() + used;
   memcpy(at, bytes, len);
   used += len;
   return at;
 }
 
-Hit Fulltext_search::hit_of(const uchar *pk, size_t len, float rank) {
+Hit hit_in(Arena *arena, const uchar *pk, size_t len, float rank) {
   return {head_of(pk, len), len > 8 ? arena->keep(pk, len) : nullptr, static_cast<uint32>(len),
           rank};
 }
+
+thread_local int64_t Search_memory::taken = 0, Search_memory::limit = INT64_MAX;
 
 /* ---- entries */
 
@@ -207,7 +214,7 @@ int Fulltext_search::scan_entries(const std::string &prefix,
   for (uint count = 0; result == TP_OK && has_prefix(entry.key, entry.key_len, prefix); count++) {
     if (count % ENTRIES_BETWEEN_LOOKS == 0 && thd_kill_level(thd) != THD_IS_NOT_KILLED)
       return TP_INTERRUPTED;
-    take(entry);
+    if (likely(entry.key[0] != Word_codec::PENDING)) take(entry);
     result = tp_next(from.reader, from.transaction, from.tree, &entry);
   }
   return result == TP_END ? TP_OK : result;
@@ -256,8 +263,63 @@ int Fulltext_search::read_postings(const std::string &key, const Hits *only, Kee
       to->values.emplace_back(arena->keep(entry.value, entry.value_len),
                               static_cast<uint32>(entry.value_len));
   });
+  if (result != TP_OK) return result;
+  if (int damage = apply_pending(key, WORD, to)) return damage;
   to->rows_with = static_cast<double>(to->hits.size());
-  return result;
+  return TP_OK;
+}
+
+/* What a pending row says of a word, or of words that begin so: how often it has them, and the
+   value of the last. */
+struct Pending_count {
+  uint count = 0;
+  tp_bytes value{nullptr, 0};
+  /* A TP_* code. */
+  int take(const Pending_row &row, const std::string &key, bool exactly) {
+    Pending_words words(row.words);
+    while (words.next()) {
+      const int order = memcmp(words.key.data, key.data(), MY_MIN(words.key.len, key.size()));
+      if (order > 0) break;
+      if (order < 0 || words.key.len < key.size()) continue;
+      if (exactly && words.key.len != key.size()) break;
+      value = words.value;
+      count += word_count(value.data, value.len);
+    }
+    return words.is_bad ? TP_CORRUPT : TP_OK;
+  }
+};
+
+/* Corrects what was read from entries, all of them or those of a word. */
+int Fulltext_search::apply_pending(const std::string &key, Wanted_key wanted, Postings *to) {
+  const bool has_values = to->values.size() == to->hits.size();
+  Postings all;
+  size_t done = 0;
+  const auto copy_up_to = [&](size_t end) {
+    all.hits.insert(all.hits.end(), to->hits.begin() + done, to->hits.begin() + end);
+    if (has_values)
+      all.values.insert(all.values.end(), to->values.begin() + done, to->values.begin() + end);
+    done = end;
+  };
+  bool differs = false;
+  for (const Pending_row &row : from.pending->all()) {
+    Pending_count has;
+    if (int damage = has.take(row, key, wanted == WORD)) return damage;
+    if (!has.count && !row.has_entries()) continue;
+    const auto place = std::lower_bound(to->hits.begin() + done, to->hits.end(), row.id, is_before);
+    const bool is_there = place != to->hits.end() && compare_hits(*place, row.id) == 0;
+    if (!has.count && !is_there) continue;
+    differs = true;
+    copy_up_to(place - to->hits.begin());
+    done += is_there;
+    if (!has.count) continue;
+    all.hits.push_back(row.id);
+    all.hits.back().rank = static_cast<float>(has.count);
+    if (has_values) all.values.emplace_back(has.value.data, static_cast<uint32>(has.value.len));
+  }
+  if (!differs) return TP_OK;
+  copy_up_to(to->hits.size());
+  *to = std::move(all);
+  return TP_OK;
 }
 
 int Fulltext_search::look_up_postings(const std::string &key, const Hits &only, Keep keep,
@@ -265,6 +327,16 @@ int Fulltext_search::look_up_postings(const std::string &key, const Hits &only, 
   std::string wanted = key;
   for (const Hit &hit : only) {
     if (thd_kill_level(thd) != THD_IS_NOT_KILLED) return TP_INTERRUPTED;
+    if (const Pending_row *const row = from.pending->find(hit)) {
+      Pending_count has;
+      if (int damage = has.take(*row, key, true)) return damage;
+      if (!has.count) continue;
+      to->hits.push_back(hit);
+      to->hits.back().rank = static_cast<float>(has.count);
+      if (keep == VALUES)
+        to->values.emplace_back(has.value.data, static_cast<uint32>(has.value.len));
+      continue;
+    }
     uchar room[8];
     const tp_bytes pk = clustered_key_of(hit, room);
     wanted.resize(key.size());
@@ -318,7 +390,9 @@ int Fulltext_search::find_words(const Query_term &term, const Hits *only, Hits *
       else
         merged.push_back(hit);
     }
-    *hits = std::move(merged);
+    postings.hits = std::move(merged);
+    if (int damage = apply_pending(term.key, BEGINNING, &postings)) return damage;
+    *hits = std::move(postings.hits);
     postings.rows_with = static_cast<double>(hits->size());
   }
   const auto factor = static_cast<float>(weight(postings.rows_with));

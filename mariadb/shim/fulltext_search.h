@@ -3,6 +3,9 @@
   A search in a FULLTEXT index: from a query to the clustered keys of the rows that match, with
   their relevance.
 
+  Rows with pending words (fulltext_pending.h) are few: of a list of rows that was read from entries
+  they are taken out, and put in where their pending words have the word.
+
   The entries of a word come in the order of the clustered keys, so lists of rows are merged. Where
   few rows are left, a frequent word is looked up for each of them instead of being read as a whole.
 
@@ -14,6 +17,7 @@
 #define TIDEPOOL_FULLTEXT_SEARCH_H
 
 #include "bridge.h"
+#include "fulltext_memory.h"
 #include "fulltext_query.h"
 #include <memory>
 
@@ -26,7 +30,7 @@ struct Hit {
   uint32 pk_len;
   float rank;
 };
-using Hits = std::vector<Hit>; /* in the order of the clustered keys */
+using Hits = std::vector<Hit, Search_allocator<Hit>>; /* in the order of the clustered keys */
 
 int compare_hits(const Hit &a, const Hit &b);
 /* The hit with this clustered key; nullptr: there is none. */
@@ -34,15 +38,25 @@ const Hit *find_hit(const Hits &hits, const uchar *pk, size_t len);
 /* The clustered key: in `room`, of 8 bytes, if the hit has no pointer to it. */
 tp_bytes clustered_key_of(const Hit &hit, uchar *room);
 
+/* A hit that points to the clustered key itself. */
+Hit hit_at(const uchar *pk, size_t len);
+
 /* Bytes that stay where they are until all go. */
 class Arena {
 public:
   const uchar *keep(const uchar *bytes, size_t len);
 
 private:
-  std::vector<std::unique_ptr<uchar[]>> blocks;
+  using Block = std::vector<uchar, Search_allocator<uchar>>;
+  std::vector<Block> blocks;
   size_t used = 0, room = 0;
 };
+
+/* A hit that points to a copy of the clustered key. */
+Hit hit_in(Arena *arena, const uchar *pk, size_t len, float rank);
+
+class Pending_rows;
+struct Pending_row;
 
 class Fulltext_search {
 public:
@@ -54,6 +68,7 @@ public:
     tp_reader *reader;
     tp_transaction *transaction;
     uint tree;
+    const Pending_rows *pending; /* read before anything else, by the same view */
   };
 
   Fulltext_search(const Source &source, const Fulltext_index &index, THD *thd, Row_reader read_row)
@@ -68,7 +83,8 @@ private:
   struct Postings {
     Hits hits;
     /* Of the entries, if they are asked for. */
-    std::vector<std::pair<const uchar *, uint32>> values;
+    using Value = std::pair<const uchar *, uint32>;
+    std::vector<Value, Search_allocator<Value>> values;
     double rows_with = 0;
   };
   enum Keep { COUNTS, VALUES };
@@ -79,11 +95,13 @@ private:
   int find_phrase(const Query_term &phrase, const Hits *only, Hits *hits);
   int read_postings(const std::string &key, const Hits *only, Keep keep, Postings *to);
   int look_up_postings(const std::string &key, const Hits &only, Keep keep, Postings *to);
+  enum Wanted_key { WORD, BEGINNING };
+  int apply_pending(const std::string &key, Wanted_key wanted, Postings *to);
   int scan_entries(const std::string &prefix, const std::function<void(const tp_entry &)> &take);
   uint64 estimate(const std::string &prefix) const;
   uint64 estimate(const Query_term &term) const;
   double weight(double rows_with) const;
-  Hit hit_of(const uchar *pk, size_t len, float rank);
+  Hit hit_of(const uchar *pk, size_t len, float rank) { return hit_in(arena, pk, len, rank); }
   int has_phrase(const Query_term &phrase, const Hit &hit, const std::vector<Word_value> &values,
                  bool *has);
 

@@ -99,6 +99,12 @@ bool parse_text(const Fulltext_index &index, const uchar *text, size_t len, Want
   return !failed;
 }
 
+int parser_failed() {
+  const std::string text = "a parser plugin of a FULLTEXT index has failed";
+  tp_set_last_error(text.data(), text.size());
+  return TP_OTHER;
+}
+
 /* ---- the words of a row */
 
 int Row_words::compare(const Occurrence &a, const Occurrence &b) const {
@@ -124,21 +130,34 @@ void Row_words::add(const Fulltext_index &index, const Found_word &word, uint po
   keys_len += len;
 }
 
-bool Row_words::parse(const Fulltext_index &index, const uchar *record) {
+Texts texts_of(const Fulltext_index &index, const uchar *record) {
+  static const uchar empty = 0;
+  Texts texts;
+  texts.reserve(index.columns().size());
+  for (const Column &column : index.columns()) {
+    tp_bytes text{nullptr, 0};
+    if (!column.is_null(record)) {
+      text.data = column.text(record, &text.len);
+      if (!text.len) text.data = &empty;
+    }
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+bool Row_words::parse(const Fulltext_index &index, const Texts &texts) {
   keys_len = 0;
   occurrences.clear();
   groups.clear();
   if (scratch.size() < index.scratch_size()) scratch.resize(index.scratch_size());
   uint position = 0;
   bool good = true;
-  for (const Column &column : index.columns()) {
-    if (column.is_null(record)) continue;
-    size_t len;
-    const uchar *const text = column.text(record, &len);
+  for (const tp_bytes &text : texts) {
+    if (!text.data) continue;
     const auto take = [&](const Found_word &word) { add(index, word, position++); };
-    good =
-        parse_text(index, text, len, keeps_all ? Wanted_words::ALL : Wanted_words::INDEXED, take) &&
-        good;
+    good = parse_text(index, text.data, text.len,
+                      keeps_all ? Wanted_words::ALL : Wanted_words::INDEXED, take) &&
+           good;
     position += Fulltext_index::COLUMN_GAP;
   }
   const auto is_before = [this](const Occurrence &a, const Occurrence &b) {
@@ -155,7 +174,7 @@ bool Row_words::parse(const Fulltext_index &index, const uchar *record) {
   return good;
 }
 
-static int compare_bytes(tp_bytes a, tp_bytes b) {
+int compare_bytes(tp_bytes a, tp_bytes b) {
   const int order = memcmp(a.data, b.data, MY_MIN(a.len, b.len));
   if (order) return order;
   return a.len < b.len ? -1 : a.len > b.len;

@@ -27,12 +27,25 @@ enum class Wanted_words { INDEXED, ALL };
 bool parse_text(const Fulltext_index &index, const uchar *text, size_t len, Wanted_words wanted,
                 const std::function<void(const Found_word &)> &take);
 
+/* As keys are ordered. */
+int compare_bytes(tp_bytes a, tp_bytes b);
+
+/* Notes that a parser failed, as the last error; gives the TP_* code. */
+int parser_failed();
+
+/* The texts of a row's columns, in the order of the index; one without data is NULL. */
+using Texts = std::vector<tp_bytes>;
+Texts texts_of(const Fulltext_index &index, const uchar *record);
+
 /* The distinct words of one row, sorted by their keys. Made once, and used for one row after the
    other. */
 class Row_words {
 public:
   /* false: the parser failed. Without a text in any column there are no words. */
-  bool parse(const Fulltext_index &index, const uchar *record);
+  bool parse(const Fulltext_index &index, const uchar *record) {
+    return parse(index, texts_of(index, record));
+  }
+  bool parse(const Fulltext_index &index, const Texts &texts);
 
   size_t size() const { return groups.size(); }
   tp_bytes key(size_t word) const {

@@ -123,6 +123,7 @@ int ha_tidepool::open_reader() {
 int ha_tidepool::close() {
   drop_load();
   end_export();
+  altering.reset();
   if (reader) tp_reader_close(reader);
   reader = nullptr;
   if (own_session && own_session->transaction) tp_transaction_free(own_session->transaction);

@@ -25,6 +25,7 @@
 #include "counted_call.h"
 #include "errors.h"
 #include "foreign_key_check.h"
+#include "fulltext_merge.h"
 #include "fulltext_words.h"
 #include "server_versions.h"
 #include "session.h"
@@ -34,6 +35,7 @@
 namespace tidepool {
 class Index_change;
 struct Fulltext_result;
+class Pending_rows;
 /* Of a read, and not errors of the server's: the reader passes the entry over, or it is past the
    end of the range. */
 constexpr int PASS_OVER = HA_ERR_LAST + 1, PAST_RANGE = HA_ERR_LAST + 2;
@@ -223,16 +225,30 @@ private:
   int insert_row(const uchar *record);
   int insert_secondary(uint tree, const uchar *record);
   /* The entries that a FULLTEXT index has of a record whose clustered key is in `clustered`. */
-  int insert_words(uint tree, const uchar *record);
   int load_words(uint tree, const uchar *record);
-  int update_words(uint tree, const uchar *old_record, tp_bytes old_clustered,
-                   const uchar *new_record);
-  int delete_words(uint tree, const uchar *record); /* a TP_* code */
+  /* A row's words change; the record of before or that of afterwards may be null. A TP_* code, as
+     of those below. */
+  int change_words(uint tree, tp_bytes pk, const uchar *before, const uchar *after);
+  struct Words_of {
+    uint tree;
+    tp_bytes pk;
+  };
+  int make_pending(const Words_of &row);
+  int find_trace(const Words_of &row, bool *has_trace);
+  int make_entries(const Words_of &row);
+  int change_entries(const Words_of &row);
+  int insert_pending(const Words_of &row);
+  int change_pending(const Words_of &row);
+  int delete_pending(const Words_of &row);
+  /* Longest value of a pending row. */
+  size_t pending_max() const;
   bool parse_words(uint tree, const uchar *record, tidepool::Row_words *words);
-  /* Gives the entries of the record, in `new_key`, one by one. false: the parser failed. */
+  /* Gives the entries of texts, in `new_key`, one by one. false: the parser failed. */
   using Entry_taker = std::function<void(tp_bytes key, tp_bytes value)>;
-  bool for_each_word(uint tree, const uchar *record, const Entry_taker &take);
+  bool for_each_word(uint tree, const tidepool::Texts &texts, tp_bytes pk, const Entry_taker &take);
   int run_search(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
+  int read_pending(uint tree, tidepool::Pending_rows *to);
+  int search_in(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
   int read_found(uchar *buf, const uchar *pk, size_t pk_len);
   /* The row of a clustered key that is no longer than one can be. */
   int read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len);
@@ -390,6 +406,8 @@ private:
   std::unique_ptr<uchar[]> old_key, new_key;
   tidepool::Buffer row_buffer, value_buffer;
   tidepool::Row_words words, old_words;
+  std::string pending_value;
+  std::unique_ptr<tidepool::Merges_paused> altering; /* ALTER TABLE changes trees in place */
   uchar row_id[tidepool::ROW_ID_LENGTH]{};
 
   /* Where the server checks a row only after the write (a hash as a unique key, WITHOUT OVERLAPS)

@@ -385,9 +385,11 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   context->layouts.set_fulltext(metadata.fulltext);
   for (uint tree = 0; tree < indexes.size(); tree++)
     if (indexes[tree].from < 0) context->built.push_back(tree);
+  altering = std::make_unique<Merges_paused>(shared);
   const int result = tp_change_indexes(engine.db, shared->name.data(), shared->name.size(),
                                        indexes.data(), indexes.size(), &context->change);
   if (result == TP_OK) return false;
+  altering.reset();
   context->change = nullptr;
   print_error(fail(result), MYF(0));
   return true;
@@ -481,7 +483,9 @@ static std::vector<Table_change> changes_of(Alter_inplace_info *info) {
 
 bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info,
                                              bool commit) {
+  /* After a commit this share is of the table as it was, and goes. */
   if (!commit) {
+    altering.reset();
     if (auto *context = dynamic_cast<Index_change *>(info->handler_ctx);
         context && context->change) {
       tp_change_free(context->change);

@@ -5,10 +5,12 @@
   First the engine walks every tree: pages, order, fences, chains of long values. Then, in one
   snapshot, each index is compared with the table both ways: the entry that a row should have must
   be there with the value it should have, and the row of each entry must be there and have just that
-  entry. The first few differences are reported by name.
+  entry. A row with pending words must have just these, and the entries must be those of the texts
+  that the pending row says (fulltext_pending.h). The first few differences are reported by name.
 */
 #include "engine.h"
 #include "errors.h"
+#include "fulltext_pending.h"
 #include "ha_tidepool.h"
 
 using namespace tidepool;
@@ -94,6 +96,8 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     return std::string(keynr < MAX_KEY ? table->key_info[keynr].name.str : "(row id)");
   };
 
+  std::vector<Pending_rows> pending(trees().size());
+
   /* The entry that a row should have. */
   const auto compare = [&](uint index, tp_bytes key, tp_bytes value) {
     expected[index]++;
@@ -108,6 +112,49 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     else if (found.value_len != value.len || memcmp(found.value, value.data, value.len) != 0)
       checking.report("index " + name_of(index) + " has another value for the entry" + row());
   };
+
+  const auto check_entries = [&](uint index, const Texts &texts, tp_bytes pk) {
+    const auto word = [&](tp_bytes key, tp_bytes value) { compare(index, key, value); };
+    if (!for_each_word(index, texts, pk, word))
+      checking.report("the parser of index " + name_of(index) + " failed");
+  };
+  /* The words that the row has: in entries, or pending. */
+  const auto check_words = [&](uint index, const uchar *of, const Pending_rows &pending_rows) {
+    const tp_bytes pk{clustered.get(), clustered_len};
+    const Texts texts = texts_of(*trees()[index].fulltext(), of);
+    const Pending_row *const row = pending_rows.find(hit_at(pk.data, pk.len));
+    if (!row) return check_entries(index, texts, pk);
+    std::string wanted;
+    if (!words.parse(*trees()[index].fulltext(), texts))
+      return checking.report("the parser of index " + name_of(index) + " failed");
+    put_pending_after(&wanted, *row, words);
+    Pending_row should;
+    if (!should.decode(reinterpret_cast<const uchar *>(wanted.data()), wanted.size()) ||
+        compare_bytes(should.words, row->words) != 0)
+      checking.report("index " + name_of(index) + " has other pending words of the row with key " +
+                      hex(pk.data, pk.len));
+  };
+  for (uint i = 1; result == TP_OK && i < trees().size(); i++) {
+    if (!trees()[i].fulltext()) continue;
+    result = pending[i].read(entries, transaction, i, SIZE_MAX);
+    for (const Pending_row &row : pending[i].all()) {
+      uchar room[8];
+      const tp_bytes pk = clustered_key_of(row.id, room);
+      Texts texts;
+      tp_entry found;
+      const tp_read_request request{0, pk, TP_READ_NOTHING};
+      if (!row.get_texts(&texts)) {
+        checking.report("index " + name_of(i) + " has pending words that can't be read");
+        continue;
+      }
+      clustered_len = pk.len;
+      memcpy(clustered.get(), pk.data, pk.len);
+      check_entries(i, texts, pk);
+      if (row.words.len && tp_read(rows, transaction, &request, &found) != TP_OK)
+        checking.report("index " + name_of(i) +
+                        " has pending words without a row: " + hex(pk.data, pk.len));
+    }
+  }
 
   tp_entry at;
   if (result == TP_OK) {
@@ -124,9 +171,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
       if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_FOR_READ);
       for (uint i = 1; i < trees().size(); i++) {
         if (trees()[i].fulltext()) {
-          const auto word = [&](tp_bytes key, tp_bytes value) { compare(i, key, value); };
-          if (!for_each_word(i, record, word))
-            checking.report("the parser of index " + name_of(i) + " failed");
+          check_words(i, record, pending[i]);
           continue;
         }
         bool bare;
@@ -147,12 +192,14 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     tp_reader_set_scan(entries, i, 1);
     for (result = tp_first(entries, transaction, i, &at); result == TP_OK && !is_killed(&checking);
          result = tp_next(entries, transaction, i, &at)) {
+      if (trees()[i].fulltext() && at.key[0] == Word_codec::PENDING) continue;
       count++;
       size_t len;
       const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len,
                                                  clustered.get(), &len);
       tp_entry row;
       const tp_read_request request{0, {pk, len}, TP_READ_WHOLE};
+      if (pk && !pending[i].all().empty() && pending[i].find(hit_at(pk, len))) continue;
       if (!pk) {
         checking.report("index " + name_of(i) +
                         " has an entry that can't be read: " + hex(at.key, at.key_len));

@@ -306,6 +306,7 @@ static int rename_partitions(const std::string &from, const std::string &to) {
 int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
   THD *thd = current_thd;
+  end_merges_of(name);
   sync_triggers_at_end(thd, name);
   /* The server asks every engine to drop a table that it doesn't know, and children may wait for
      one. */
@@ -445,6 +446,7 @@ int ha_tidepool::delete_table(const char *name) { return tidepool::drop_table(ht
 
 int ha_tidepool::rename_table(const char *from, const char *to) {
   const std::string old_name = table_name_of(from), new_name = table_name_of(to);
+  end_merges_of(old_name);
   give_away_parted();
   sync_triggers_at_end(ha_thd(), old_name);
   /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from
@@ -468,6 +470,7 @@ int ha_tidepool::rename_table(const char *from, const char *to) {
 }
 
 int ha_tidepool::truncate() {
+  const Merges_paused alone(shared);
   int result = tp_truncate_table(engine.db, shared->name.data(), shared->name.size());
   if (result == TP_TABLE_BUSY && table_share->tmp_table != NO_TMP_TABLE) {
     /* Written by this very transaction: row by row. */

@@ -195,6 +195,7 @@ int ha_tidepool::discard_or_import_tablespace(my_bool discard) {
 }
 
 int ha_tidepool::discard_rows() {
+  const Merges_paused alone(shared);
   THD *thd = ha_thd();
   const std::string &name = shared->name;
   if (tp_table_is_discarded(shared->table)) {
@@ -214,6 +215,7 @@ int ha_tidepool::discard_rows() {
 }
 
 int ha_tidepool::import_rows() {
+  const Merges_paused alone(shared);
   THD *thd = ha_thd();
   const std::string &name = shared->name;
   if (!tp_table_is_discarded(shared->table)) {

@@ -1,6 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  Words of rows in FULLTEXT indexes, and MATCH.
+  MATCH.
 
   A search is made when the server begins a statement, by the transaction's snapshot. What it finds
   are clustered keys; the rows are read as those of any secondary index are. At SERIALIZABLE a
@@ -10,8 +10,10 @@
 */
 #include "engine.h"
 #include "errors.h"
-#include "fulltext_search.h"
+#include "fulltext_merge.h"
+#include "fulltext_pending.h"
 #include "ha_tidepool.h"
+#include "sysvars.h"
 #include <algorithm>
 
 using namespace tidepool;
@@ -25,6 +27,7 @@ struct Fulltext_result {
   const ha_tidepool *owner;
   uint tree;
   Query_term query;
+  Pending_rows pending; /* hits point into it */
   Arena arena;
   Hits hits;
   bool is_ranked;            /* rows are given in the order of their relevance */
@@ -77,117 +80,41 @@ static _ft_vft_ext result_functions_ext = {
    plugins can't read. */
 constexpr uint EXPANDING_ROWS = 20;
 
-/* ---- the words of rows */
-
-static int parser_failed() {
-  const std::string text = "a parser plugin of a FULLTEXT index has failed";
-  tp_set_last_error(text.data(), text.size());
-  return TP_OTHER;
-}
-
-bool ha_tidepool::parse_words(uint tree, const uchar *record, Row_words *to) {
-  return to->parse(*trees()[tree].fulltext(), record);
-}
-
-static size_t put_key(uchar *to, tp_bytes word, const uchar *pk, size_t pk_len) {
-  memcpy(to, word.data, word.len);
-  memcpy(to + word.len, pk, pk_len);
-  return word.len + pk_len;
-}
-
-bool ha_tidepool::for_each_word(uint tree, const uchar *record,
-                                const std::function<void(tp_bytes, tp_bytes)> &take) {
-  if (!parse_words(tree, record, &words)) return false;
-  uchar value[Fulltext_index::VALUE_MAX];
-  for (size_t i = 0; i < words.size(); i++) {
-    const size_t key_len = put_key(new_key.get(), words.key(i), clustered.get(), clustered_len);
-    take({new_key.get(), key_len}, {value, words.put_value(i, value)});
-  }
-  return true;
-}
-
-int ha_tidepool::insert_words(uint tree, const uchar *record) {
-  if (!parse_words(tree, record, &words)) return fail(parser_failed());
-  uchar value[Fulltext_index::VALUE_MAX];
-  for (size_t i = 0; i < words.size(); i++) {
-    const size_t key_len = put_key(new_key.get(), words.key(i), clustered.get(), clustered_len);
-    const size_t value_len = words.put_value(i, value);
-    const int result = tp_insert(session->transaction, shared->table, tree,
-                                 {new_key.get(), key_len}, {value, value_len}, TP_LOCK_SHARED);
-    if (unlikely(result != TP_OK)) return fail(result == TP_DUPLICATE ? TP_CORRUPT : result);
-  }
-  return 0;
-}
-
-int ha_tidepool::load_words(uint tree, const uchar *record) {
-  if (!parse_words(tree, record, &words)) return fail(parser_failed());
-  uchar value[Fulltext_index::VALUE_MAX];
-  for (size_t i = 0; i < words.size(); i++) {
-    const size_t key_len = put_key(new_key.get(), words.key(i), clustered.get(), clustered_len);
-    const size_t value_len = words.put_value(i, value);
-    const tp_bytes key{new_key.get(), key_len}, bytes{value, value_len};
-    if (int result = tp_load_add(load, tree, key, bytes)) return fail(result);
-  }
-  return 0;
-}
-
-int ha_tidepool::delete_words(uint tree, const uchar *record) {
-  if (!parse_words(tree, record, &words)) return parser_failed();
-  for (size_t i = 0; i < words.size(); i++) {
-    const size_t len = put_key(old_key.get(), words.key(i), clustered.get(), clustered_len);
-    const int result = tp_delete(session->transaction, shared->table, tree, {old_key.get(), len});
-    if (unlikely(result != TP_OK)) return result;
-  }
-  return TP_OK;
-}
-
-/* Both are sorted: words of one alone go and come, those of both change where their values do. */
-int ha_tidepool::update_words(uint tree, const uchar *old_record, tp_bytes old_pk,
-                              const uchar *new_record) {
-  if (!parse_words(tree, old_record, &old_words) || !parse_words(tree, new_record, &words))
-    return fail(parser_failed());
-  const bool moved =
-      old_pk.len != clustered_len || memcmp(old_pk.data, clustered.get(), clustered_len) != 0;
-  uchar value[Fulltext_index::VALUE_MAX], old_value[Fulltext_index::VALUE_MAX];
-  size_t old = 0, now = 0;
-  while (old < old_words.size() || now < words.size()) {
-    int order = 0;
-    if (old == old_words.size()) {
-      order = 1;
-    } else if (now == words.size()) {
-      order = -1;
-    } else {
-      const tp_bytes a = old_words.key(old), b = words.key(now);
-      order = memcmp(a.data, b.data, MY_MIN(a.len, b.len));
-      if (order == 0) order = a.len < b.len ? -1 : a.len > b.len;
-    }
-    int result = TP_OK;
-    if (order < 0 || (order == 0 && moved)) {
-      const size_t len = put_key(old_key.get(), old_words.key(old), old_pk.data, old_pk.len);
-      result = tp_delete(session->transaction, shared->table, tree, {old_key.get(), len});
-    }
-    if (result == TP_OK && order >= 0) {
-      const size_t key_len = put_key(new_key.get(), words.key(now), clustered.get(), clustered_len);
-      const tp_bytes key{new_key.get(), key_len}, bytes{value, words.put_value(now, value)};
-      if (order > 0 || moved) {
-        result = tp_insert(session->transaction, shared->table, tree, key, bytes, TP_LOCK_SHARED);
-      } else if (bytes.len != old_words.put_value(old, old_value) ||
-                 memcmp(value, old_value, bytes.len) != 0) {
-        result = tp_update(session->transaction, shared->table, tree, key, bytes);
-      }
-    }
-    if (unlikely(result != TP_OK)) return fail(result == TP_DUPLICATE ? TP_CORRUPT : result);
-    old += order <= 0;
-    now += order >= 0;
-  }
-  return 0;
-}
-
-/* ---- MATCH */
-
-/* Texts of rows that the search has found are read into a record that only it has. */
 int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
                             Fulltext_result *result) {
+  const ulonglong limit = fulltext_search_bytes();
+  const Search_memory limited(limit);
+  try {
+    return search_in(tree_searched, flags, query, result);
+  } catch (const Search_too_large &) {
+    my_printf_error(ER_OUT_OF_RESOURCES,
+                    "Tidepool: MATCH needs more memory than the %llu bytes of "
+                    "tidepool_ft_result_cache_limit: search for words that fewer rows have, or "
+                    "raise it",
+                    MYF(0), limit);
+    return HA_ERR_GENERIC;
+  }
+}
+
+/* A search that locks waits for those who have locked pending rows, also where it passes over
+   locked rows: entries of a pending row mean nothing without it. */
+int ha_tidepool::read_pending(uint tree_searched, Pending_rows *to) {
+  const bool locks = row_lock != TP_LOCK_NONE && session->isolation == TP_SERIALIZABLE;
+  if (locks) tp_reader_set_lock(reader, row_lock, TP_WAIT);
+  for (;;) {
+    const uint64 merges = shared->merge.merges;
+    const int result = to->read(reader, session->transaction, tree_searched, SIZE_MAX);
+    if (unlikely(result == TP_LOCK_TIMEOUT) && has_waited_for_merge(&shared->merge, merges))
+      continue;
+    if (locks) set_row_lock(row_lock, skip_locked);
+    if (!to->all().empty() && !shared->is_temporary()) ask_for_merge(shared);
+    return result;
+  }
+}
+
+/* Texts of rows that the search has found are read into a record that only it has. */
+int ha_tidepool::search_in(uint tree_searched, uint flags, const String &query,
+                           Fulltext_result *result) {
   const Fulltext_index &index = *trees()[tree_searched].fulltext();
   if (const char *problem = parse_query(index, query, flags & FT_BOOL, &result->query)) {
     my_printf_error(ER_PARSE_ERROR, "Tidepool: the query of MATCH can't be searched for: %s",
@@ -215,7 +142,9 @@ int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
   const auto read_words = [&](tp_bytes pk, Row_words *to) {
     return read(pk, [&] { return to->parse(index, record.get()); });
   };
-  const Fulltext_search::Source source{shared->table, reader, session->transaction, tree_searched};
+  if (int found = read_pending(tree_searched, &result->pending)) return fail(found);
+  const Fulltext_search::Source source{shared->table, reader, session->transaction, tree_searched,
+                                       &result->pending};
   Fulltext_search search(source, index, ha_thd(), read_words);
   if (int found = search.run(result->query, &result->arena, &result->hits)) return fail(found);
   if (!(flags & FT_EXPAND) || (flags & FT_BOOL)) return 0;

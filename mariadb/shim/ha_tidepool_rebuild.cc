@@ -158,10 +158,12 @@ bool ha_tidepool::prepare_rebuild(TABLE *altered, Alter_inplace_info *info) {
   context->rows_in_order = is_order_kept(shared->layouts, context->layouts, old_of, converted);
   context->conversion = std::make_unique<Row_conversion>(table, shared->layouts, altered, old_of);
   const std::vector<tp_index_def> indexes = context->layouts.definitions(altered);
+  altering = std::make_unique<Merges_paused>(shared);
   const int result =
       tp_rebuild_table(engine.db, shared->name.data(), shared->name.size(), indexes.data(),
                        indexes.size(), &file_options, &context->change);
   if (result == TP_OK) return false;
+  altering.reset();
   context->change = nullptr;
   print_error(fail(result), MYF(0));
   return true;

@@ -56,7 +56,8 @@ int ha_tidepool::report_duplicate(uint index) {
 /* The entry of one secondary index for a record whose clustered key is in `clustered`. */
 int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   const Index_layout &layout = trees()[index];
-  if (unlikely(layout.fulltext() != nullptr)) return insert_words(index, record);
+  if (unlikely(layout.fulltext() != nullptr))
+    return fail(change_words(index, {clustered.get(), clustered_len}, nullptr, record));
   if (unlikely(!layout.has_all_geometries(record))) return HA_ERR_NULL_IN_SPATIAL;
   bool bare;
   const size_t key_len =
@@ -237,9 +238,14 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
     const Index_layout &layout = trees()[i];
     if (!moved && !layout.changed(old_record, new_record)) continue;
     if (unlikely(layout.fulltext() != nullptr)) {
-      const uchar *const old_pk = moved ? old_clustered.get() : clustered.get();
-      if (int error = update_words(i, old_record, {old_pk, old_clustered_len}, new_record))
-        return undone(error);
+      const tp_bytes pk{clustered.get(), clustered_len};
+      if (moved) {
+        result = change_words(i, {old_clustered.get(), old_clustered_len}, old_record, nullptr);
+        if (result == TP_OK) result = change_words(i, pk, nullptr, new_record);
+      } else {
+        result = change_words(i, pk, old_record, new_record);
+      }
+      if (unlikely(result != TP_OK)) return undone(fail(result));
       continue;
     }
     if (unlikely(!layout.has_all_geometries(new_record))) return undone(HA_ERR_NULL_IN_SPATIAL);
@@ -320,7 +326,7 @@ int ha_tidepool::delete_complete(const uchar *record) {
   for (uint i : shared->layouts.secondary) {
     if (unlikely(result != TP_OK)) break;
     if (unlikely(trees()[i].fulltext() != nullptr)) {
-      result = delete_words(i, record);
+      result = change_words(i, {clustered.get(), clustered_len}, record, nullptr);
       continue;
     }
     bool bare;

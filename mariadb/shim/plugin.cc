@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "foreign_key.h"
 #include "errors.h"
+#include "fulltext_merge.h"
 #include "ha_tidepool.h"
 #include "i_s.h"
 #include "status.h"
@@ -59,6 +60,7 @@ void raise_open_files_limit() {
   recovers by itself.
 */
 void pre_shutdown() {
+  end_merge_thread();
   if (!engine.db) return;
   tp_begin_shutdown(engine.db);
   if (tp_flush_all_log(engine.db) == TP_OK) return;
@@ -132,6 +134,7 @@ int start(void *p) {
 }
 
 int stop(void *) {
+  end_merge_thread();
   std::unique_lock<std::shared_mutex> nobody_reads(engine.explaining);
   if (!engine.db) return 0;
   sync_changed_names();

@@ -2,6 +2,7 @@
 #include "status.h"
 #include "bridge.h"
 #include "engine.h"
+#include "fulltext_merge.h"
 #include <string>
 
 namespace tidepool {
@@ -52,6 +53,8 @@ int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *,
   if (!list || !engine.db) return 0;
   Counters counters{thd, list, 0, CAPACITY};
   tp_status(engine.db, &counters, take_counter, take_sentence);
+  constexpr char MERGED[] = "ft_merged_rows";
+  take_counter(&counters, MERGED, sizeof MERGED - 1, merged_rows());
   return 0;
 }
 

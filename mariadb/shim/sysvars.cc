@@ -25,6 +25,7 @@ double page_trace_sample;
 ulonglong page_trace_max_size;
 
 ulong ft_min_token_size, ft_max_token_size;
+ulonglong ft_result_cache_limit;
 char *ft_server_stopword_table;
 
 ulong scrub_days;
@@ -502,6 +503,9 @@ MYSQL_SYSVAR_ULONG(ft_min_token_size, ft_min_token_size, PLUGIN_VAR_RQCMDARG | P
 MYSQL_SYSVAR_ULONG(ft_max_token_size, ft_max_token_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                    "Characters of the longest word that a FULLTEXT index made from now on has",
                    nullptr, nullptr, 84, 10, 84, 0);
+MYSQL_SYSVAR_ULONGLONG(ft_result_cache_limit, ft_result_cache_limit, PLUGIN_VAR_RQCMDARG,
+                       "Bytes of memory that a search in a FULLTEXT index may take before it fails",
+                       nullptr, nullptr, 2000000000, 1000000, ULONGLONG_MAX, 0);
 MYSQL_THDVAR_BOOL(ft_enable_stopword, PLUGIN_VAR_OPCMDARG,
                   "FULLTEXT indexes made from now on leave stopwords out", nullptr, nullptr, TRUE);
 MYSQL_SYSVAR_STR(ft_server_stopword_table, ft_server_stopword_table,
@@ -559,6 +563,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(page_trace_max_size),
                                         MYSQL_SYSVAR(ft_min_token_size),
                                         MYSQL_SYSVAR(ft_max_token_size),
+                                        MYSQL_SYSVAR(ft_result_cache_limit),
                                         MYSQL_SYSVAR(ft_enable_stopword),
                                         MYSQL_SYSVAR(ft_server_stopword_table),
                                         MYSQL_SYSVAR(ft_user_stopword_table),
@@ -644,6 +649,8 @@ int apply_at_start() {
 bool is_each_commit_durable() { return flush_log_at_trx_commit == 1; }
 
 ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }
+
+ulonglong fulltext_search_bytes() { return ft_result_cache_limit; }
 
 Fulltext_variables session_fulltext_variables(THD *thd) {
   const char *const own = THDVAR(thd, ft_user_stopword_table);

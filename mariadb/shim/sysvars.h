@@ -35,6 +35,7 @@ struct Fulltext_variables {
   const char *stopword_table; /* the session's, or the server's; nullptr: neither names one */
 };
 Fulltext_variables session_fulltext_variables(THD *thd);
+ulonglong fulltext_search_bytes();
 /* flush_log_at_trx_commit = 1 */
 bool is_each_commit_durable();
 

@@ -2,6 +2,7 @@
 #include "table_share.h"
 #include "engine.h"
 #include "errors.h"
+#include "fulltext_merge.h"
 #include "server_versions.h"
 
 namespace tidepool {
@@ -190,7 +191,7 @@ bool Layouts::set_fulltext(const Fulltext_settings_of &settings) {
   return true;
 }
 
-constexpr uchar FULLTEXT_FORMAT = 1;
+constexpr uchar FULLTEXT_FORMAT = 2;
 
 static std::string put_fulltext(const Fulltext_settings_of &all) {
   uchar head[7];
@@ -271,8 +272,8 @@ static int open_table(const std::string &name, tp_table **table) {
 }
 
 Table_share::Table_share(const TABLE *form, const char *path, int *error)
-    : name(table_name_of(path)), layouts(form), cardinalities(layouts.trees.size()),
-      spatial(layouts.trees.size()) {
+    : name(table_name_of(path)), layouts(form), pending(new Pending_state[layouts.trees.size()]),
+      cardinalities(layouts.trees.size()), spatial(layouts.trees.size()) {
   *error = server_error(open_table(name, &table), current_thd);
   if (*error) {
     table = nullptr;
@@ -318,12 +319,15 @@ int Table_share::read_definition(const TABLE *form) {
   return 0;
 }
 
+bool Table_share::is_temporary() const { return is_prefix(name.c_str(), TEMPORARY_PREFIX); }
+
 int Table_share::reload(const TABLE *form) {
   if (const int result = reopen()) return server_error(result, current_thd);
   return read_definition(form);
 }
 
 Table_share::~Table_share() {
+  end_merges(this);
   if (table) tp_table_close(table);
 }
 

@@ -26,6 +26,7 @@
 #include "server.h"
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -114,6 +115,21 @@ struct Free_spatial_statistics {
 };
 using Spatial_statistics = std::unique_ptr<tp_spatial_statistics, Free_spatial_statistics>;
 
+/* Of a FULLTEXT index: how many rows have pending words (fulltext_merge.h). */
+struct Pending_state {
+  std::atomic<uint> writes{0};
+  std::atomic<bool> is_full{false}; /* when it was looked at last */
+};
+
+/* Of a table: merges of pending words. */
+struct Merge_state {
+  std::atomic<bool> is_asked{false};
+  std::atomic<bool> is_merging{false};
+  std::atomic<uint64> merges{0}; /* that have ended, and merged rows */
+  std::mutex merging;            /* held while one is under way */
+  uint pauses = 0;               /* protected by the mutex of the thread that merges */
+};
+
 class Table_share : public Handler_share {
 public:
   /* Opens the engine's table. On failure `table` is null and *error an HA_ERR_* code. */
@@ -132,6 +148,9 @@ public:
      the table. An HA_ERR_* code. */
   int reload(const TABLE *form);
 
+  /* Tables of CREATE TEMPORARY TABLE. */
+  bool is_temporary() const;
+
   std::mutex auto_increment_mutex;
 
 private:
@@ -139,6 +158,9 @@ private:
   int read_definition(const TABLE *form);
 
 public:
+  std::unique_ptr<Pending_state[]> pending; /* by tree */
+  Merge_state merge;
+
   /* Statistics: sampled when the table is first used, by ANALYZE, and when it has changed much
      since. Every statement reads the sizes, so these are no part of what the mutex protects. */
   std::atomic<bool> statistics_known{false};

@@ -245,6 +245,35 @@ pub unsafe extern "C" fn tp_estimate_range(
     })
 }
 
+/// Keys from `lo` up to `hi`, without that.
+#[repr(C)]
+pub struct KeyRange {
+    lo: Bytes,
+    hi: Bytes,
+}
+
+/// Counts the entries of a range, in any version; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_count_traces(
+    table: *const Arc<Table>,
+    index: usize,
+    range: *const KeyRange,
+    max: u64,
+    entries: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (table, lo, hi) = unsafe { (&*table, (*range).lo.get(), (*range).hi.get()) };
+        let count = table.count_traces(index, lo, hi, max)?;
+        // SAFETY: a valid place to store to.
+        unsafe { *entries = count };
+        Ok(TP_OK)
+    })
+}
+
 /// Walks every tree of a table.
 ///
 /// # Safety

@@ -4,9 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
+use mysql::Conn;
 use rand::Rng;
 use rand::rngs::StdRng;
+
+use crate::server::wait_until;
+use crate::sql::number;
 
 /// Words that documents and queries are made of. The last two are in no index: a stopword, and one
 /// that is too short.
@@ -186,4 +191,22 @@ pub fn words_of(text: &str) -> Vec<String> {
 /// Ids of the documents that match.
 pub fn matching(documents: &Documents, is_match: impl Fn(&Document) -> bool) -> Vec<u32> {
     documents.iter().filter(|(_, document)| is_match(document)).map(|(id, _)| *id).collect()
+}
+
+/// Rows whose pending words were merged since the server's start.
+pub fn merged_rows(conn: &mut Conn) -> i64 {
+    number(
+        conn,
+        "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS \
+         WHERE VARIABLE_NAME = 'TIDEPOOL_FT_MERGED_ROWS'",
+    )
+}
+
+/// Waits until they are this number.
+///
+/// # Panics
+/// If they are more, or not reached.
+pub fn wait_for_merges(conn: &mut Conn, rows: i64) {
+    wait_until(Duration::from_secs(120), "pending words are merged", || merged_rows(conn) >= rows);
+    assert_eq!(merged_rows(conn), rows);
 }

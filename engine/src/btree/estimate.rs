@@ -5,7 +5,9 @@
 //! Both keys' paths are read from the root down. Where they part, the children strictly between
 //! them are counted; each level further down turns that number into children of the next by the
 //! average width of a few nodes there, and adds what lies to the right of the lower path and to the
-//! left of the upper one. Ranges over few leaves are counted exactly.
+//! left of the upper one. Ranges over few leaves are counted exactly. Where leaves of one part of
+//! the tree hold many more entries than those of another, the estimate is far off: `count_range`
+//! counts.
 //!
 //! # Size
 //! Leaves are sampled by random descents. One that had `w1`, `w2`, … children to choose from stands
@@ -67,6 +69,25 @@ impl Tree {
         let low = self.path(lo_seek, lo_after)?;
         let high = self.path(hi_seek, hi_after)?;
         self.entries_between(&low, &high)
+    }
+
+    /// How many entries there are from `lo` up to `hi`, without that, but at most `max`. Looks at
+    /// each leaf between them.
+    pub fn count_range(&self, lo: &[u8], hi: &[u8], max: u64) -> Result<u64> {
+        let mut from = lo.to_vec();
+        let mut count = 0;
+        loop {
+            let leaf = self.leaf_shared(Seek::Key(&from), Access::Normal)?;
+            let place = |key| leaf.find(key).unwrap_or_else(|slot| slot);
+            count += place(hi).saturating_sub(place(&from)) as u64;
+            match leaf.upper_fence() {
+                Some(fence) if fence < hi && count < max => {
+                    from.clear();
+                    from.extend_from_slice(fence);
+                }
+                _ => return Ok(count.min(max)),
+            }
+        }
     }
 
     fn entries_between(&self, low: &Path, high: &Path) -> Result<u64> {

@@ -110,6 +110,16 @@ impl Table {
         self.tree(index).tree().estimate_range(lo, hi)
     }
 
+    /// How many entries an index has from key `lo` up to `hi`, without that, but at most `max`: in
+    /// any version, so also those that are not committed, and those that are deleted and not purged
+    /// yet. If there are none, no view sees one.
+    /// [`Error::NoIndex`](crate::Error::NoIndex) if there is no such index.
+    pub fn count_traces(&self, index: usize, lo: &[u8], hi: &[u8], max: u64) -> Result<u64> {
+        self.check_has_index(index)?;
+        let _inside = self.visit()?;
+        self.tree(index).tree().count_range(lo, hi, max)
+    }
+
     /// Shows the keys of leaves of an index ([`Sampled::Entries`]), or the bounds between them, of
     /// a random sample: lists of neighbours, in order, each with the number of such lists that it
     /// stands for. For estimates of how many keys share a prefix.

@@ -278,16 +278,39 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
     run(&mut second, &["SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"]);
     assert_eq!(boolean(&mut second, "t", "a", "zeta"), [3, 4]);
     run(&mut first, &["ROLLBACK"]);
-    // At SERIALIZABLE no row with the word can come.
+    // At SERIALIZABLE no row with words can come, whichever they are.
     run(&mut second, &["SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"]);
     assert_eq!(boolean(&mut second, "t", "a", "zeta"), [3]);
     run(&mut first, &["SET tidepool_lock_wait_timeout = 1"]);
     assert_eq!(code_of(&mut first, "INSERT INTO t VALUES (5, 'zeta')"), 1205);
-    run(&mut first, &["INSERT INTO t VALUES (5, 'alpha')"]);
+    assert_eq!(code_of(&mut first, "INSERT INTO t VALUES (5, 'alpha')"), 1205);
     run(&mut second, &["COMMIT"]);
+    run(&mut first, &["INSERT INTO t VALUES (5, 'alpha')"]);
     run(&mut first, &["UPDATE t SET a = CONCAT(a, ' eta') WHERE MATCH (a) AGAINST ('alpha')"]);
     assert_eq!(boolean(&mut first, "t", "a", "eta"), [2, 5]);
     run(&mut first, &["DELETE FROM t WHERE MATCH (a) AGAINST ('+eta -two' IN BOOLEAN MODE)"]);
     assert_eq!(boolean(&mut first, "t", "a", "eta"), [2]);
     check(&mut first, "t");
+}
+
+#[test]
+fn a_search_that_needs_too_much_memory_fails_alone() {
+    let server = Server::start(Options::new("fulltext_memory"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a TEXT, FULLTEXT (a))",
+            "INSERT INTO t SELECT seq, IF(seq % 100, 'alpha', 'alpha rare') FROM seq_1_to_60000",
+            "SET GLOBAL tidepool_ft_result_cache_limit = 1000000",
+        ],
+    );
+    let all = "SELECT COUNT(*) FROM t WHERE MATCH (a) AGAINST ('alpha')";
+    // What one search has taken, the next has again.
+    for _ in 0..3 {
+        assert_eq!(code_of(&mut conn, all), 1041);
+        assert_eq!(boolean(&mut conn, "t", "a", "rare").len(), 600);
+    }
+    run(&mut conn, &["SET GLOBAL tidepool_ft_result_cache_limit = DEFAULT"]);
+    assert_eq!(number(&mut conn, all), 60_000);
 }

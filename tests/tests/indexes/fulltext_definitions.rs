@@ -7,6 +7,7 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool::{Db, Options as EngineOptions, TransactionOptions};
 use tidepool_tests::environment::Environment;
+use tidepool_tests::fulltext::wait_for_merges;
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::{beside_writer, check, code_of, number, rows, run};
 
@@ -358,6 +359,7 @@ fn check_table_finds_words_that_rows_do_not_have() {
     let mut server = Server::start(Options::new("fulltext_check"));
     let mut conn = server.connect_to("test");
     run(&mut conn, &[TABLE, "INSERT INTO t VALUES (1, 'alpha beta'), (2, 'beta')"]);
+    wait_for_merges(&mut conn, 2);
     check(&mut conn, "t");
     server.stop();
     {

@@ -2,5 +2,6 @@
 
 mod fulltext;
 mod fulltext_definitions;
+mod fulltext_pending;
 mod spatial;
 mod spatial_definitions;

@@ -316,6 +316,9 @@ fn ranges_are_estimated() {
         let off = found.abs_diff(exact);
         let allowed = if exact < 200 { 0 } else { exact / 8 };
         assert!(off <= allowed, "{found} estimated for {exact}");
+        for max in [0, 1, 200, u64::MAX] {
+            assert_eq!(tree.count_range(&low, &high, max).unwrap(), exact.min(max));
+        }
     }
     let all = tree.estimate_range(Bound::Unbounded, Bound::Unbounded).unwrap();
     assert!(all.abs_diff(50_000) < 6_000, "{all}");

@@ -831,6 +831,32 @@ fn purge_waits_for_the_oldest_view() {
 }
 
 #[test]
+fn a_trace_of_an_entry_lasts_as_long_as_a_view_may_see_it() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let has_trace =
+        |key: &[u8]| tree.tree().count_range(key, &[key, b"\0"].concat(), 1).unwrap() == 1;
+    assert!(!has_trace(b"k"));
+    let mut trx = engine.begin(ReadCommitted);
+    tree.insert(&mut trx, b"k", b"one", LockMode::None).unwrap();
+    assert!(has_trace(b"k"));
+    trx.rollback().unwrap();
+    assert!(!has_trace(b"k"));
+    put(&engine, b"k", b"one");
+    let mut old = engine.begin(RepeatableRead);
+    old.ensure_view();
+    let mut trx = engine.begin(ReadCommitted);
+    tree.delete(&mut trx, b"k").unwrap();
+    trx.commit().unwrap();
+    while engine.system.purge_step(10).unwrap() > 0 {}
+    assert!(has_trace(b"k"));
+    assert!(!has_trace(b"j") && !has_trace(b"kk"));
+    drop(old);
+    engine.settle().unwrap();
+    assert!(!has_trace(b"k"));
+}
+
+#[test]
 fn a_rollback_over_a_purged_delete_mark_leaves_nothing() {
     for long in [false, true] {
         let engine = engine();
