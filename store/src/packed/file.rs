@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::checkpoint::is_due;
 use super::codec::Codec;
 use super::entry::{Entry, Object, Seal};
-use super::error::{Error, Result};
+use super::error::{Error, Remedy, Result};
 use super::geometry::{Geometry, UNIT};
 use super::map::{Absent, Map};
 use super::root::Tail;
@@ -195,8 +195,7 @@ impl PackedFile {
     /// failed: what was written before may be lost, and no later sync would say so.
     pub(super) fn writer_for_change(&self) -> Result<MutexGuard<'_, Writer>> {
         if self.access == Access::ReadOnly {
-            let why = "it is opened for reading only: open the directory for writing";
-            return Err(self.damaged(why));
+            return Err(self.refused("it is opened for reading only", Remedy::OpenForWriting));
         }
         let writer = self.writer.lock();
         match &writer.refuses {
@@ -296,7 +295,11 @@ impl PackedFile {
     }
 
     pub(super) fn damaged(&self, why: impl Into<String>) -> Error {
-        Error::File { file: self.name().into(), why: why.into() }
+        self.refused(why, Remedy::Restore)
+    }
+
+    pub(super) fn refused(&self, why: impl Into<String>, remedy: Remedy) -> Error {
+        Error::File { file: self.name().into(), why: why.into(), remedy }
     }
 }
 
