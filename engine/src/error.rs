@@ -1,16 +1,18 @@
 //! The engine's one error type.
 //!
-//! Every variant says which file, page or object it is about, and what the reader can do. Errors
-//! are `Clone`, so that one failed group commit can be reported to every transaction that waited
-//! for it.
+//! Every variant says which file, page or object it is about, and what the reader can do: of files,
+//! by [`Remedies`] beside what is wrong. Errors are `Clone`, so that one failed group commit can be
+//! reported to every transaction that waited for it.
+
+mod remedy;
 
 use std::fmt;
 
 use tidepool_pool::Error as PoolError;
-use tidepool_pool::packed::RESTORE;
+use tidepool_pool::packed;
 use tidepool_pool::storage::StorageError;
 
-use crate::files::UNDO_FILE;
+pub use remedy::{LastResort, Remedies, Remedy};
 
 /// What can go wrong in the engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,30 +25,36 @@ pub enum Error {
     #[error("no space left for {0}: free disk space and try again")]
     NoSpace(String),
     /// A page or file holds bytes that cannot be right.
-    #[error("{file}: page {page} is corrupt: {why}{}", advice(.file, .why))]
+    #[error("{file}: page {page} is corrupt: {why}: {remedies}")]
     Corrupt {
         /// File, relative to the data directory.
         file: String,
         /// Page number in the file.
         page: u32,
-        /// What is wrong; if it does not say what to do, the message adds that.
+        /// What is wrong.
         why: String,
+        /// What to do.
+        remedies: Remedies,
     },
     /// A file that must be there is missing, cut short or unreadable: what it held is lost.
-    #[error("{why}")]
+    #[error("{file}: {why}: {remedies}")]
     Lost {
         /// File, relative to the data directory.
         file: String,
-        /// The file, what is wrong and what to do.
+        /// What is wrong.
         why: String,
+        /// What to do.
+        remedies: Remedies,
     },
     /// A file is of another format version, page size or data directory.
-    #[error("{file}: {why}")]
+    #[error("{file}: {why}: {remedies}")]
     Format {
         /// File, relative to the data directory.
         file: String,
-        /// What is wrong and what to do.
+        /// What is wrong.
         why: String,
+        /// What to do.
+        remedies: Remedies,
     },
     /// Something is encrypted, or should be, and the key can't be had. Nothing is damaged.
     #[error("{0}; see that the keyring has the key, and try again")]
@@ -228,21 +236,6 @@ impl Error {
     }
 }
 
-/// What to do about a corrupt page of a file, with a colon before it; empty if `why` says it
-/// already.
-pub(crate) fn advice(file: &str, why: &str) -> String {
-    let advises = ["restore", "drop", "remove", "put back"].iter().any(|word| why.contains(word));
-    match () {
-        () if advises => String::new(),
-        () if file == UNDO_FILE => {
-            ": restore the data directory from a backup, or start with force_recovery=4 and dump the tables"
-                .into()
-        }
-        () if file.starts_with("tables/") => format!(": {RESTORE}"),
-        () => ": restore the data directory from a backup".into(),
-    }
-}
-
 /// Shorthand for results of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -252,8 +245,11 @@ impl From<StorageError> for Error {
             Error::NoSpace(error.file.to_string())
         } else if error.is_read_only() {
             Error::ReadOnly(error.to_string())
-        } else if error.is_not_found() || error.is_unexpected_eof() {
-            Error::Lost { file: error.file.to_string(), why: error.to_string() }
+        } else if error.is_not_found() {
+            Error::lost(&*error.file, error.what(), Remedy::PutBack)
+        } else if error.is_unexpected_eof() {
+            let remedies = Remedies::of_damaged(&error.file);
+            Error::lost(&*error.file, format!("{}: it was cut short", error.what()), remedies)
         } else {
             Error::Storage(error.to_string())
         }
@@ -264,8 +260,8 @@ impl From<PoolError> for Error {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Storage(error) => error.into(),
-            PoolError::Corrupt { file, page, why } => Error::Corrupt { file, page: page.no, why },
-            PoolError::File { file, why } => Error::lost(file, why),
+            PoolError::Corrupt { file, page, why } => Error::corrupt(file, page.no, why),
+            PoolError::File { file, why, remedy } => Error::of_packed_file(file, why, remedy),
             PoolError::Key { file, why } => Error::Key(format!("{file}: {why}")),
             PoolError::InvalidConfig(why) => Error::InvalidOption(why),
             other => Error::Storage(other.to_string()),
@@ -274,16 +270,85 @@ impl From<PoolError> for Error {
 }
 
 impl Error {
-    /// A [`Error::Corrupt`] from anything printable.
+    /// A [`Error::Corrupt`] from anything printable. What to do depends on what the file is for.
     pub fn corrupt(file: impl Into<String>, page: u32, why: impl fmt::Display) -> Self {
-        Error::Corrupt { file: file.into(), page, why: why.to_string() }
+        let file = file.into();
+        let remedies = Remedies::of_damaged(&file);
+        Error::Corrupt { file, page, why: why.to_string(), remedies }
     }
 
-    /// A [`Error::Lost`] from anything printable that does not name the file.
-    pub fn lost(file: impl Into<String>, why: impl fmt::Display) -> Self {
+    /// A [`Error::Lost`] from anything printable.
+    pub fn lost(
+        file: impl Into<String>,
+        why: impl fmt::Display,
+        remedies: impl Into<Remedies>,
+    ) -> Self {
+        Error::Lost { file: file.into(), why: why.to_string(), remedies: remedies.into() }
+    }
+
+    /// The same of a file that holds what can't be right. What to do depends on what it is for.
+    pub(crate) fn damaged(file: impl Into<String>, why: impl fmt::Display) -> Self {
         let file = file.into();
-        let why = format!("{file}: {why}");
-        Error::Lost { file, why }
+        let remedies = Remedies::of_damaged(&file);
+        Error::lost(file, why, remedies)
+    }
+
+    /// A [`Error::Format`] from anything printable.
+    pub fn format(
+        file: impl Into<String>,
+        why: impl fmt::Display,
+        remedies: impl Into<Remedies>,
+    ) -> Self {
+        Error::Format { file: file.into(), why: why.to_string(), remedies: remedies.into() }
+    }
+
+    /// What the store says of a file, with what helps for what the file is for.
+    fn of_packed_file(file: String, why: String, remedy: packed::Remedy) -> Error {
+        match remedy {
+            packed::Remedy::Restore => Error::damaged(file, why),
+            packed::Remedy::PutOwnFile => {
+                let remedies = Remedies::of_foreign(&file);
+                Error::lost(file, why, remedies)
+            }
+            packed::Remedy::UseItsVersion => Error::format(file, why, Remedy::UseItsVersion),
+            packed::Remedy::OpenForWriting => Error::ReadOnly(format!("{file}: {why}: {remedy}")),
+            packed::Remedy::DivideTable => Error::Storage(format!("{file}: {why}: {remedy}")),
+        }
+    }
+
+    /// What to do, if the error is about what a file holds.
+    pub fn remedies(&self) -> Option<Remedies> {
+        match self {
+            Error::Corrupt { remedies, .. }
+            | Error::Lost { remedies, .. }
+            | Error::Format { remedies, .. } => Some(*remedies),
+            _ => None,
+        }
+    }
+
+    /// The error with other remedies, if it has any.
+    pub(crate) fn with_remedies(mut self, other: impl Into<Remedies>) -> Error {
+        if let Error::Corrupt { remedies, .. }
+        | Error::Lost { remedies, .. }
+        | Error::Format { remedies, .. } = &mut self
+        {
+            *remedies = other.into();
+        }
+        self
+    }
+
+    /// What is wrong, without the remedies that [`Self::remedies`] gives: for a message with other
+    /// ones.
+    pub fn what(&self) -> String {
+        match self {
+            Error::Corrupt { file, page, why, .. } => {
+                format!("{file}: page {page} is corrupt: {why}")
+            }
+            Error::Lost { file, why, .. } | Error::Format { file, why, .. } => {
+                format!("{file}: {why}")
+            }
+            error => error.to_string(),
+        }
     }
 
     /// The error; if a key is missing, it names the table.
@@ -315,29 +380,7 @@ impl Error {
                 | Error::Key(_)
         )
     }
-
-    /// A [`Error::Format`] from anything printable.
-    pub fn format(file: impl Into<String>, why: impl fmt::Display) -> Self {
-        Error::Format { file: file.into(), why: why.to_string() }
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_corrupt_page_comes_with_what_to_do() {
-        let table = Error::corrupt("tables/00000010.tpd", 7, "its checksum is wrong");
-        assert_eq!(
-            table.to_string(),
-            "tables/00000010.tpd: page 7 is corrupt: its checksum is wrong: restore the data \
-             directory from a backup, save what can be read with 'tidepool salvage', or drop the table"
-        );
-        let undo = Error::corrupt("undo.tpd", 7, "its checksum is wrong");
-        let level = ", or start with force_recovery=4 and dump the tables";
-        assert!(undo.to_string().ends_with(level), "{undo}");
-        let said = Error::corrupt("undo.tpd", 7, "it is new: restore both from one backup");
-        assert!(said.to_string().ends_with("it is new: restore both from one backup"));
-    }
-}
+mod tests;

@@ -152,7 +152,7 @@ pub use db::{
     Seek, TableExport, TableLoad, Transaction,
 };
 pub use encryption::{EncryptTables, EncryptionChoice, KeySource, TableEncryption};
-pub use error::{Error, Result};
+pub use error::{Error, LastResort, Remedies, Remedy, Result};
 pub use files::{INCREMENT_MARK, UNFINISHED_MARK, space_file_name};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};

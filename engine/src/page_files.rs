@@ -14,7 +14,7 @@ use tidepool_pool::storage::{SimStorage, Storage, StorageError, StorageFile, Sto
 use tidepool_pool::{PageSize, Pool, Space};
 
 use crate::error::{Error, Result};
-use crate::files::{FIRST_TABLE_SPACE, SYSTEM_SPACE, space_file_name};
+use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::mirror;
 use crate::newest_runs::NewestRuns;
 
@@ -123,50 +123,47 @@ impl PageFiles {
         pool: &Pool,
         space: u32,
     ) -> Result<Arc<Space>, OpenError> {
-        let (file, _) = self.find(storage, space)?;
+        let Found { file, .. } = self.find(storage, space)?;
         let mirror = mirror::open(storage, self.page_size, space)?;
         Ok(pool.open_mirrored_space(space, file, mirror)?)
     }
 
-    /// Opens the file of a space. What is wrong with one that can't be opened comes with it, if it
-    /// is read all the same: as the last resort it is rescued as far as it can be. Where nothing
-    /// may be written, the pages of a system space without a file are read from its mirror.
-    fn find(
-        &self,
-        storage: &dyn Storage,
-        space: u32,
-    ) -> Result<(PackedFile, Vec<String>), OpenError> {
+    /// Opens the file of a space. As the last resort, one that can't be opened is rescued as far as
+    /// it can be. Where nothing may be written, the pages of a system space without a file are read
+    /// from its mirror.
+    fn find(&self, storage: &dyn Storage, space: u32) -> Result<Found, OpenError> {
         let file = match storage.open(&space_file_name(space)) {
             Err(error) if error.is_not_found() && self.writes_nothing() => {
                 let copy = self.copy_of_mirror(storage, space)?;
-                return Ok((copy.ok_or(error)?, Vec::new()));
+                return Ok(Found::whole(copy.ok_or(error)?));
             }
             file => file?,
         };
         let refusal = match self.open(space, file.clone()) {
             Err(error) if self.last_resort => error,
-            opened => {
-                let opened = opened.map_err(|error| OpenError::of_file(space, error))?;
-                return Ok((opened, Vec::new()));
-            }
+            opened => return Ok(Found::whole(opened.map_err(OpenError::of_file)?)),
         };
-        let why = refusal.to_string();
-        if let Some(copy) = self.copy_of_mirror(storage, space)? {
-            tracing::error!("{why}; its pages are read from its mirror");
-            return Ok((copy, vec![why]));
+        let is_of_disk = matches!(refusal, packed::Error::Storage(_));
+        let refusal = OpenError::of_file(refusal);
+        if let Some(file) = self.copy_of_mirror(storage, space)? {
+            let refusal = Error::from(refusal);
+            tracing::error!("{refusal}; its pages are read from its mirror");
+            return Ok(Found { file, refusal: Some(refusal), wrong: Vec::new() });
         }
         let known = self.newest_runs.of(space);
         match PackedFile::rescue(file, self.settings(space), known) {
-            Ok((file, wrong)) if !matches!(refusal, packed::Error::Storage(_)) => {
-                let file = self.with_keys(file);
+            Ok((file, wrong)) if !is_of_disk => {
+                let (file, refusal) = (self.with_keys(file), Error::from(refusal));
                 tracing::error!(
-                    "{why}; its pages are read as far as they can be found: {}",
+                    "{refusal}; its pages are read as far as they can be found: {}",
                     wrong.join("; ")
                 );
-                Ok((file, [why].into_iter().chain(wrong).collect()))
+                let of_file = |why: String| format!("{}: {why}", file.name());
+                let wrong = wrong.into_iter().map(of_file).collect();
+                Ok(Found { file, refusal: Some(refusal), wrong })
             }
             // That error says less than the refusal.
-            _ => Err(OpenError::of_file(space, refusal)),
+            _ => Err(refusal),
         }
     }
 
@@ -217,6 +214,22 @@ impl PageFiles {
     }
 }
 
+/// The file of a space, and what is wrong with it.
+pub(crate) struct Found {
+    /// The file, to be read as far as it can be.
+    pub file: PackedFile,
+    /// Why it can't be opened; none: it is open.
+    pub refusal: Option<Error>,
+    /// What else is wrong with it; each names the file.
+    pub wrong: Vec<String>,
+}
+
+impl Found {
+    fn whole(file: PackedFile) -> Found {
+        Found { file, refusal: None, wrong: Vec::new() }
+    }
+}
+
 /// Why a space's file could not be opened.
 #[derive(Debug)]
 pub(crate) enum OpenError {
@@ -227,14 +240,14 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
-    fn of_file(space: u32, error: packed::Error) -> OpenError {
+    fn of_file(error: packed::Error) -> OpenError {
         match &error {
             packed::Error::Storage(storage) if storage.op != StorageOp::Read => {
                 OpenError::Other(file_error(error))
             }
             // The file is as good as ever.
             packed::Error::Key { .. } => OpenError::Other(file_error(error)),
-            _ => OpenError::Unusable(error_of(space, error)),
+            _ => OpenError::Unusable(file_error(error)),
         }
     }
 }
@@ -270,22 +283,6 @@ pub(crate) fn file_error(error: packed::Error) -> Error {
     tidepool_pool::Error::of_file(error).into()
 }
 
-/// The same for the file of a space: the advice fits it.
-pub(crate) fn error_of(space: u32, error: packed::Error) -> Error {
-    let mut error = tidepool_pool::Error::of_file(error);
-    if space < FIRST_TABLE_SPACE
-        && let tidepool_pool::Error::File { why, .. } = &mut error
-    {
-        *why = why.replace(packed::RESTORE, RESTORE);
-    }
-    error.into()
-}
-
-/// What to do about a damaged file that all tables need. Which level of force_recovery helps, the
-/// open adds.
-const RESTORE: &str = "restore the data directory from a backup, or save what can be read with \
-                       'tidepool salvage'";
-
 /// The file of a space, to be read past the pool.
 pub(crate) enum Source {
     /// That of a space that is open.
@@ -315,15 +312,11 @@ impl PageFiles {
     /// The same, whether or not the space is open in a pool: the file as it is on the disk.
     pub fn open_to_read(&self, storage: &dyn Storage, space: u32) -> Result<PackedFile> {
         let reader = PageFiles { read_only: true, ..self.clone() };
-        Ok(reader.find(storage, space)?.0)
+        Ok(reader.find(storage, space)?.file)
     }
 
     /// The same as the last resort, and what is wrong with a file that can't be opened.
-    pub fn rescue_to_read(
-        &self,
-        storage: &dyn Storage,
-        space: u32,
-    ) -> Result<(PackedFile, Vec<String>)> {
+    pub fn rescue_to_read(&self, storage: &dyn Storage, space: u32) -> Result<Found> {
         let reader = PageFiles { read_only: true, last_resort: true, ..self.clone() };
         Ok(reader.find(storage, space)?)
     }

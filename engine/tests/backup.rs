@@ -209,7 +209,10 @@ fn what_is_refused() {
     assert_eq!(other.list("redo").unwrap(), [""; 0]);
     // The copy is no data directory before it is complete.
     let error = Db::open_on(Arc::new(target.clone()), quiet()).unwrap_err();
-    assert!(error.to_string().contains("is still being made: it can't be opened"), "{error}");
+    assert!(
+        error.to_string().contains("is still being made: wait for its end, or use another"),
+        "{error}"
+    );
     running.finish().unwrap();
     let error = db.begin_backup(Arc::new(target)).unwrap_err();
     assert_eq!(error.to_string(), "system.tpd: in the way of a backup: give it an empty directory");
@@ -385,7 +388,10 @@ fn a_directory_that_went_back_in_time_takes_no_later_backup_as_its_base() {
     let db = open(&before);
     write_group(&db, 0, 2);
     let error = db.begin_backup_since(&base, Arc::new(SimStorage::new(4))).unwrap_err();
-    assert!(error.to_string().contains("make a complete backup first"), "{error}");
+    assert!(
+        error.to_string().contains("make a complete backup, and take that as the base"),
+        "{error}"
+    );
     let error = db.begin_backup_since(&SimStorage::new(5), Arc::new(SimStorage::new(6)));
     assert!(error.unwrap_err().to_string().contains("is no backup"));
     db.close().unwrap();

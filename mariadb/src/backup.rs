@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tidepool::{Backup, Db, Error, UNFINISHED_MARK, make_marked_dir};
+use tidepool::{Backup, Db, Error, Remedy, UNFINISHED_MARK, make_marked_dir};
 
 use crate::boundary::{TP_OK, bytes, guard};
 use crate::database::is_intermediate;
@@ -57,7 +57,8 @@ impl ServerBackup {
             && base.join(UNFINISHED_MARK).exists()
         {
             let why = "this backup was interrupted: it can't be the base of an incremental one";
-            return Err(Error::format(base.display().to_string(), why));
+            let remedy = Remedy::MakeCompleteBackup;
+            return Err(Error::format(base.display().to_string(), why, remedy));
         }
         let mut backup = Self {
             db: db.clone(),
@@ -191,14 +192,14 @@ fn hexadecimal(id: &[u8]) -> String {
 
 /// An error if `dir` can't be the place of a backup because of this file in it.
 fn refuse(dir: &Path, name: &OsStr) -> Result<(), Error> {
-    let why = match name.to_str() {
+    let (why, remedy) = match name.to_str() {
         Some("lost+found") => return Ok(()),
         Some(UNFINISHED_MARK) => {
-            "holds a backup that was not finished: remove it, or name another directory"
+            ("holds a backup that was not finished", "remove it, or name another directory")
         }
-        _ => "holds files: a backup needs an empty directory, or one that does not exist",
+        _ => ("holds files", "name a directory that is empty or does not exist"),
     };
-    Err(Error::format(dir.display().to_string(), why))
+    Err(Error::format(dir.display().to_string(), why, Remedy::Other(remedy)))
 }
 
 /// Makes the names in `dir` durable.

@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tidepool::{Db, Error, UNFINISHED_MARK};
+use tidepool::{Db, Error, Remedy, UNFINISHED_MARK};
 
 use crate::boundary::{TP_OK, bytes, guard};
 use crate::frm;
@@ -24,8 +24,8 @@ fn check_mark(data_dir: &Path) -> Result<(), Error> {
     }
     Err(Error::format(
         mark.display().to_string(),
-        "this data directory was restored from a backup that was interrupted: restore another \
-         backup, to an empty directory",
+        "this data directory was restored from a backup that was interrupted",
+        Remedy::Other("restore another backup, to an empty directory"),
     ))
 }
 
@@ -42,10 +42,12 @@ fn check_tables(data_dir: &Path, engine_dir: &Path) -> Result<(), Error> {
     Err(Error::format(
         engine_dir.display().to_string(),
         format!(
-            "no data of Tidepool is there, but the server has tables of Tidepool, '{}' for one: \
-             mount the file system, or correct tidepool_data_home_dir. If the tables' data is \
-             lost, start once with --tidepool-start-empty",
+            "no data of Tidepool is there, but the server has tables of Tidepool, '{}' for one",
             table.display()
+        ),
+        Remedy::Other(
+            "mount the file system, or correct tidepool_data_home_dir. If the tables' data is lost, \
+             start once with --tidepool-start-empty",
         ),
     ))
 }

@@ -1,9 +1,10 @@
-//! What can go wrong in the pool. Every message names the file or page, and what to do.
+//! What can go wrong in the pool. Every message names the file or page, and what to do: that is a
+//! [`Remedy`] beside what is wrong, or the variant's own.
 
 use std::io;
 use std::sync::Arc;
 
-use tidepool_store::packed::{self, Object, RESTORE};
+use tidepool_store::packed::{self, Object, Remedy};
 
 use crate::page::{Lsn, PageId};
 use crate::storage::StorageError;
@@ -22,10 +23,7 @@ pub enum Error {
     Storage(#[from] StorageError),
 
     /// A page came from disk with other bytes than were once written.
-    #[error(
-        "file '{file}' is corrupt: {page} cannot be used, {why}; \
-         restore the data directory from a backup, or save what can be read with 'tidepool salvage'"
-    )]
+    #[error("{file}: page {} is corrupt: {why}: {}", .page.no, Remedy::Restore)]
     Corrupt {
         /// The file.
         file: String,
@@ -36,16 +34,18 @@ pub enum Error {
     },
 
     /// A file as a whole is not what it should be.
-    #[error("file '{file}': {why}")]
+    #[error("{file}: {why}: {remedy}")]
     File {
         /// The file.
         file: String,
-        /// What is wrong, and what to do.
+        /// What is wrong.
         why: String,
+        /// What helps.
+        remedy: Remedy,
     },
 
     /// A page or a file is encrypted, and the key can't be had. Nothing is damaged.
-    #[error("file '{file}': {why}")]
+    #[error("{file}: {why}")]
     Key {
         /// The file.
         file: String,
@@ -118,14 +118,14 @@ impl Error {
         match error {
             packed::Error::Storage(error) => Error::Storage(error),
             packed::Error::Key { file, why } => Error::Key { file, why },
-            packed::Error::File { file, why } | packed::Error::WrongFile { file, why } => {
-                Error::File { file, why }
-            }
+            packed::Error::File { file, why, remedy }
+            | packed::Error::WrongFile { file, why, remedy } => Error::File { file, why, remedy },
             packed::Error::Corrupt { file, object: Object::Page { space, no }, why } => {
                 Error::Corrupt { file, page: PageId::new(space, no), why }
             }
             packed::Error::Corrupt { file, object, why } => {
-                Error::File { file, why: format!("{object} is corrupt, {why}; {RESTORE}") }
+                let why = format!("{object} is corrupt: {why}");
+                Error::File { file, why, remedy: Remedy::Restore }
             }
         }
     }
@@ -133,8 +133,6 @@ impl Error {
     /// The pool's error for a page that a packed file did not give.
     pub(crate) fn of_read(page: PageId, error: packed::Error) -> Error {
         match error {
-            packed::Error::Storage(error) => Error::Storage(error),
-            packed::Error::Key { file, why } => Error::Key { file, why },
             // The error names the page that was asked for.
             packed::Error::Corrupt { file, object: Object::Page { .. }, why } => {
                 Error::Corrupt { file, page, why }
@@ -142,9 +140,7 @@ impl Error {
             packed::Error::Corrupt { file, object, why } => {
                 Error::Corrupt { file, page, why: format!("{object} is corrupt: {why}") }
             }
-            packed::Error::File { file, why } | packed::Error::WrongFile { file, why } => {
-                Error::Corrupt { file, page, why }
-            }
+            error => Error::of_file(error),
         }
     }
 

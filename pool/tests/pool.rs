@@ -181,7 +181,7 @@ fn corrupt_pages_are_errors_that_name_them_and_missing_ones_are_zeroes() {
     let space = it.pool.open_space(16, packed::open(file, 16, SIZE)).unwrap();
     for no in [5, 6] {
         let error = it.pool.shared(&space, no, Access::Normal).unwrap_err().to_string();
-        let start = format!("file '16.tpd' is corrupt: page {no} of space 16 cannot be used, ");
+        let start = format!("16.tpd: page {no} is corrupt: ");
         assert!(error.starts_with(&start), "{error}");
     }
     for no in [7, 800] {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use tidepool::storage::{FileOptions, FileStorage, Storage, StorageLock};
-use tidepool::{CombineReport, UNFINISHED_MARK, combine_backups, make_marked_dir};
+use tidepool::{CombineReport, Remedy, UNFINISHED_MARK, combine_backups, make_marked_dir};
 
 use super::directory::{ENGINE_DIR, open_to_read};
 use super::progress::Progress;
@@ -115,8 +115,9 @@ impl Source {
     fn open(dir: &Path) -> Result<Source> {
         let (root, storage, lock) = open_to_read(dir)?;
         if dir.join(UNFINISHED_MARK).exists() {
-            let why = "this backup was interrupted, or is still being made: use another";
-            return Err(Error::Local(format!("{}: {why}", dir.display())));
+            let why = "this backup was interrupted, or is still being made";
+            let remedy = Remedy::WaitOrUseAnotherBackup;
+            return Err(Error::Local(format!("{}: {why}: {remedy}", dir.display())));
         }
         Ok(Source { dir: dir.to_path_buf(), root, storage, _lock: lock })
     }

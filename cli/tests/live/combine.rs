@@ -131,7 +131,7 @@ fn incremental_backups_become_a_complete_one() {
     }
     // Another server's backup is no base, and what was opened is no backup any more.
     let error = back_up(&mut copy, &restored.dir().join("next"), Some(&tuesday)).unwrap_err();
-    assert!(error.contains("make a complete backup first"), "{error}");
+    assert!(error.contains("make a complete backup, and take that as the base"), "{error}");
     drop(copy);
     let data_dir = restored.data_dir().to_path_buf();
     assert!(!data_dir.join("tidepool/tidepool-backup-manifest").exists());

@@ -20,7 +20,7 @@ use tidepool_pool::storage::Storage;
 
 use super::manifest::{FileRow, Manifest};
 use super::{PIECE, copy_file, mark_and_lock, refuse_unless_empty};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{INCREMENT_MARK, MANIFEST_FILE, TABLES_DIR, UNFINISHED_MARK, space_file_name};
 use crate::hot_list::HOT_LIST_FILE;
 use crate::page_files::{PageFiles, file_error};
@@ -64,6 +64,18 @@ pub fn combine_backups(
     target: Arc<dyn Storage>,
     go_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<CombineReport> {
+    combine(parts, target, go_on).map_err(|error| match error {
+        // What is damaged are backups, not the data.
+        Error::Corrupt { .. } | Error::Lost { .. } => error.with_remedies(Remedy::UseAnotherBackup),
+        error => error,
+    })
+}
+
+fn combine(
+    parts: &[Arc<dyn Storage>],
+    target: Arc<dyn Storage>,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<CombineReport> {
     let parts: Vec<Part> = parts.iter().map(Part::open).collect::<Result<_>>()?;
     check_chain(&parts)?;
     refuse_unless_empty(&*target)?;
@@ -85,12 +97,16 @@ impl Part {
         if storage.exists(UNFINISHED_MARK)? {
             return Err(Error::format(
                 UNFINISHED_MARK,
-                "this backup was interrupted, or is still being made: use another",
+                "this backup was interrupted, or is still being made",
+                Remedy::WaitOrUseAnotherBackup,
             ));
         }
         let manifest = Manifest::read(&**storage)?;
         let page_size = PageSize::new(manifest.page_size as usize);
-        let page_size = page_size.ok_or_else(|| Error::format(MANIFEST_FILE, "no page size"))?;
+        let page_size = page_size.ok_or_else(|| {
+            let why = format!("pages of {} bytes are impossible", manifest.page_size);
+            Error::format(MANIFEST_FILE, why, Remedy::UseAnotherBackup)
+        })?;
         let page_files = PageFiles::to_read(&**storage, page_size, manifest.instance);
         Ok(Part { storage: storage.clone(), manifest, page_files })
     }
@@ -108,10 +124,10 @@ fn check_chain(parts: &[Part]) -> Result<()> {
     let mut before: Option<&Manifest> = None;
     for (at, Part { manifest, .. }) in parts.iter().enumerate() {
         let why = match before {
-            None if manifest.base.is_some() => "is incremental: begin with the complete backup",
-            Some(_) if manifest.base.is_none() => "is complete: it follows no other",
+            None if manifest.base.is_some() => "is incremental, and the first",
+            Some(_) if manifest.base.is_none() => "is complete, and not the first",
             Some(before) if manifest.base != Some(before.id) => {
-                "was not made since the one before it in the list: name all in their order"
+                "was not made since the one before it in the list"
             }
             Some(before)
                 if (manifest.instance, manifest.page_size)
@@ -124,7 +140,8 @@ fn check_chain(parts: &[Part]) -> Result<()> {
                 continue;
             }
         };
-        return Err(Error::format(MANIFEST_FILE, format!("backup {} {why}", at + 1)));
+        let why = format!("backup {} {why}", at + 1);
+        return Err(Error::format(MANIFEST_FILE, why, Remedy::NameAllBackups));
     }
     match before {
         Some(_) => Ok(()),
@@ -186,7 +203,7 @@ impl Combination<'_> {
         }
         if !is_whole {
             let why = "an incremental backup has a part of this file, and no earlier one the rest";
-            return Err(Error::format(name, why));
+            return Err(Error::format(name, why, Remedy::NameAllBackups));
         }
         self.made.push(name.clone());
         let page_files = &self.parts[0].page_files;

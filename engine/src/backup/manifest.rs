@@ -37,7 +37,7 @@
 use tidepool_pool::PageSize;
 use tidepool_pool::storage::{AlignedBuf, Storage};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::MANIFEST_FILE;
 
 const MAGIC: &[u8; 8] = b"TPBACKUP";
@@ -104,8 +104,8 @@ impl Manifest {
         let file = storage.open(MANIFEST_FILE).map_err(|error| match error.is_not_found() {
             true => Error::format(
                 MANIFEST_FILE,
-                "missing: this directory is no backup, or was opened as a data directory since; \
-                 make a complete backup, and take that as the base",
+                "missing: this directory is no backup, or was opened as a data directory since",
+                Remedy::MakeCompleteBackup,
             ),
             false => error.into(),
         })?;
@@ -116,7 +116,8 @@ impl Manifest {
             Err(error) if !error.is_unexpected_eof() => Err(error.into()),
             _ => Err(Error::format(
                 MANIFEST_FILE,
-                "spoilt, or of another version: make a complete backup, and take that as the base",
+                "spoilt, or of another version",
+                Remedy::MakeCompleteBackup,
             )),
         }
     }

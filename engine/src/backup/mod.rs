@@ -63,7 +63,7 @@ use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
 use tidepool_pool::{Access, Lsn, PageId, Space, page};
 
 use crate::env::{Env, random_uuid};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{
     FIRST_TABLE_SPACE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, SYSTEM_SPACE, TABLES_DIR,
     UNDO_SPACE, UNFINISHED_MARK, space_file_name,
@@ -155,7 +155,8 @@ impl Backup {
             return Err(Error::format(
                 MANIFEST_FILE,
                 "the base is a backup of another data directory, or of this one in a state that \
-                 it was taken back from: make a complete backup first",
+                 it was taken back from",
+                Remedy::MakeCompleteBackup,
             ));
         }
         refuse_unless_empty(&*target)?;
@@ -405,7 +406,7 @@ fn refuse_unless_empty(target: &dyn Storage) -> Result<()> {
         };
         if let Some(name) = target.list(dir)?.into_iter().find(|name| !may_be(name)) {
             let name = if dir.is_empty() { name } else { format!("{dir}/{name}") };
-            return Err(Error::format(name, "in the way of a backup: give it an empty directory"));
+            return Err(Error::format(name, "in the way of a backup", Remedy::GiveEmptyDirectory));
         }
     }
     Ok(())

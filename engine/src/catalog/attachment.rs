@@ -13,7 +13,7 @@
 //! entry changes the attachments.
 
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::trx::TransactionCore;
@@ -106,7 +106,7 @@ impl Attachments {
             for at in 0..batch.len() {
                 let (name, kind) = parts(batch.key(at)).ok_or_else(|| {
                     let why = "the key of an attachment is not a name, a zero and a kind";
-                    Error::lost(crate::files::SYSTEM_FILE, why)
+                    Error::lost(crate::files::SYSTEM_FILE, why, Remedy::RestoreDirectory)
                 })?;
                 each(name, kind, batch.value(at));
             }

@@ -33,7 +33,7 @@ pub(crate) use record::{TableRecord, TreeRecord, check_table_name};
 use attachment::Attachments;
 
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::FIRST_TABLE_SPACE;
 use crate::format::space_header::TABLE_AREA;
 use crate::lock::LockMode;
@@ -137,9 +137,9 @@ impl Catalog {
             return Err(Error::format(
                 crate::files::SYSTEM_FILE,
                 format!(
-                    "catalog of format version {version}, but this program reads only version {FORMAT_VERSION}: \
-                     use the version of Tidepool that wrote it"
+                    "catalog of format version {version}, but this program reads only version {FORMAT_VERSION}"
                 ),
+                Remedy::UseItsVersion,
             ));
         }
         let (root, attachments) = (u32_at(&header, ROOT_AT), u32_at(&header, ATTACHMENTS_ROOT_AT));
@@ -181,6 +181,7 @@ impl Catalog {
                     Error::lost(
                         crate::files::SYSTEM_FILE,
                         "a table's name in the catalog is not UTF-8",
+                        Remedy::RestoreDirectory,
                     )
                 })?;
                 let record = TableRecord::decode(name, batch.value(at))?;

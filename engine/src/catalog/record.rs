@@ -14,7 +14,7 @@
 
 use super::attachment::KEY_SUFFIX_LEN;
 use crate::encryption::{EncryptionChoice, TableEncryption};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use tidepool_pool::PageCompression;
 
 /// Version of the record format that this build writes, and the newest that it reads.
@@ -214,6 +214,7 @@ impl TableRecord {
             Error::lost(
                 crate::files::SYSTEM_FILE,
                 format!("catalog entry of table '{name}': {why}"),
+                Remedy::RestoreDirectory,
             )
         })
     }

@@ -20,7 +20,7 @@ use super::{Db, Inner, OpenTables};
 use crate::btree::max_key_len;
 use crate::catalog::{Attachment, TableDef, TableRecord, TreeRecord, check_table_name};
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::space_file_name;
 use crate::format::space_header::{self, SpaceHeader};
 use crate::mtr::Mtr;
@@ -33,7 +33,6 @@ use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidepool_pool::Space;
-use tidepool_pool::packed::RESTORE;
 
 /// What changes in the catalog at one moment: all of it or nothing, also after a crash.
 #[derive(Debug, Clone, Copy, Default)]
@@ -463,13 +462,13 @@ impl Inner {
         let env = &self.env;
         let name = space_file_name(record.space);
         if !env.storage().exists(&name)? {
-            return Err(Error::format(name, "the file is missing: put it back, or drop the table"));
+            return Err(Error::format(name, "the file is missing", Remedy::PutBackOrDrop));
         }
         let is_forced = env.force_recovery().is_read_only();
         if record.lost_changes && !is_forced {
             let why = "the file was missing when a crash was recovered from, and lacks changes \
                        made before";
-            return Err(Error::format(name, format!("{why}: {RESTORE}")));
+            return Err(Error::format(name, why, Remedy::RestoreTable));
         }
         let space = env.space(record.space)?;
         space.set_compression(record.def.compression);

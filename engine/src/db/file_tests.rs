@@ -156,7 +156,7 @@ fn purge_passes_over_a_table_whose_file_is_missing() {
     assert_eq!(
         *told.0.lock(),
         [
-            "tables/00000010.tpd: the file of a table is missing: purge passes over what transactions deleted there; put the file back, or drop the table"
+            "tables/00000010.tpd: the file of a table is missing, and purge passes over what transactions deleted there: put it back, or drop the table"
         ]
     );
     let error = db.open_table("a").unwrap_err().to_string();

@@ -30,7 +30,7 @@
 use super::{Db, Inner, closed, forced};
 use crate::catalog::{CATALOG_TREE, Catalog};
 use crate::env::{Env, EnvOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::SYSTEM_FILE;
 use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::space_header;
@@ -343,11 +343,15 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
         // Going on would take every table for one that was dropped.
         return Err(Error::lost(
             SYSTEM_FILE,
-            "there is no catalog in it, though there are table files: restore the data directory \
-             from a backup",
+            "there is no catalog in it, though there are table files",
+            Remedy::RestoreDirectory,
         ));
     }
-    let header = space_header::read(env.pool(), &system)?;
+    let header = space_header::read(env.pool(), &system).map_err(|error| match error {
+        // No level of force_recovery goes on without it.
+        Error::Lost { .. } => error.with_remedies(Remedy::RestoreDirectory),
+        error => error,
+    })?;
     header.check(system.name(), env.page_size(), SYSTEM_SPACE, &env.instance())?;
     Ok(Some(system))
 }

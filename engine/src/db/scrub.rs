@@ -27,7 +27,7 @@
 
 use super::Inner;
 use super::worker::Worker;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{FIRST_TABLE_SPACE, SCRUB_FILE, SYSTEM_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::space_header;
 use crate::page_files;
@@ -262,7 +262,8 @@ impl Inner {
                 let id = PageId::new(id, *no);
                 let is_right = read.is_ok() && self.verify_on_disk(id, bytes).is_ok();
                 if !is_right && let Some(why) = self.damage_of(id, bytes) {
-                    self.tell_damage(work, id, &why);
+                    let error = Error::corrupt(space_file_name(id.space), id.no, why);
+                    self.tell_damage(work, id, &error.what());
                 }
             }
             work.buffer = Some(buffer);
@@ -292,7 +293,7 @@ impl Inner {
     fn damage_of(&self, id: PageId, bytes: &mut [u8]) -> Option<String> {
         let read = |no: u32, bytes: &mut [u8]| -> Result<(), String> {
             // Anew each time: a space that was not open may be by now, and its file have changed.
-            let source = self.env.source(id.space).map_err(|error| error.to_string())?;
+            let source = self.env.source(id.space).map_err(|error| error.what())?;
             source.file().read(id.space, no, bytes).map(drop).map_err(page_files::why)
         };
         let mut why = String::new();
@@ -331,33 +332,28 @@ impl Inner {
         let is_there = self.env.storage().exists(&space_file_name(space)).unwrap_or(true);
         // A file that is missing is found out by those who use its table.
         if is_there && self.spaces_to_scrub().contains(&space) {
-            self.tell_damage(work, PageId::new(space, 0), &error.to_string());
+            self.tell_damage(work, PageId::new(space, 0), &error.what());
         }
     }
 
-    fn tell_damage(&self, work: &mut Work, id: PageId, why: &str) {
+    /// `what` names the file and the page.
+    fn tell_damage(&self, work: &mut Work, id: PageId, what: &str) {
         if !work.told.insert(id) {
             return;
         }
         self.scrub.errors.fetch_add(1, Ordering::Relaxed);
         let table = self.catalog.tables().into_iter().find(|(_, record)| record.space == id.space);
         let of = table.map_or_else(String::new, |(name, _)| format!(" (table {name})"));
-        let advice = match id.space >= FIRST_TABLE_SPACE {
-            true => {
-                "look for rows that can still be read with CHECK TABLE; then restore the data \
-                 directory from a backup, or stop the server and save what can be read with 'tidepool salvage'"
-            }
-            false => "restore the data directory from a backup before the server is started again",
+        let remedy = match id.space >= FIRST_TABLE_SPACE {
+            true => Remedy::CheckThenRestore,
+            false => Remedy::RestoreBeforeStart,
         };
-        let file = space_file_name(id.space);
         match work.told.len() {
             0..TOLD_MAX => {
-                tracing::error!(
-                    "{file}: page {} is corrupt: {why}{of}; found by the scrub: {advice}",
-                    id.no
-                );
+                tracing::error!("{what}{of}; found by the scrub: {remedy}");
             }
             TOLD_MAX => {
+                let file = space_file_name(id.space);
                 tracing::error!("{file}: more pages are corrupt; the scrub reports no more of them")
             }
             _ => {}

@@ -123,7 +123,8 @@ fn an_unfinished_log_in_a_circle_refuses_the_start_and_names_the_page() {
         db.unwrap_err().to_string(),
         format!(
             "undo.tpd: page {} is corrupt: the pages of an undo stream lead in a circle: restore the data directory from a \
-             backup, or start with force_recovery=4 and dump the tables",
+             backup, or save what can be read with 'tidepool salvage'; or start with force_recovery=4 and dump what can \
+             still be read",
             stream.last
         )
     );

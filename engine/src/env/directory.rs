@@ -7,7 +7,7 @@ use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
 use tidepool_pool::{PageId, PageSize, page};
 
 use super::EnvOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{
     BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, RESTORED_MARK,
     SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
@@ -35,15 +35,15 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
     if storage.exists(UNFINISHED_MARK)? {
         return Err(Error::format(
             UNFINISHED_MARK,
-            "this directory is a backup that was interrupted, or is still being made: it can't \
-             be opened. Use another backup, or wait for its end",
+            "this directory is a backup that was interrupted, or is still being made",
+            Remedy::WaitOrUseAnotherBackup,
         ));
     }
     if storage.exists(INCREMENT_MARK)? {
         return Err(Error::format(
             INCREMENT_MARK,
-            "this directory is an incremental backup, which has only what its base has not: make \
-             a complete backup of both with 'tidepool combine', and open that",
+            "this directory is an incremental backup, which has only what its base has not",
+            Remedy::Combine,
         ));
     }
     if storage.exists(CONTROL_FILE)? {
@@ -59,8 +59,8 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
         None => Ok(()),
         Some(name) => Err(Error::format(
             name,
-            "this file is not Tidepool's, and there is no Tidepool in its directory: choose a \
-             directory that is empty or does not exist, or the one where the data is",
+            "this file is not Tidepool's, and there is no Tidepool in its directory",
+            Remedy::ChooseDirectory,
         )),
     }
 }
@@ -105,10 +105,8 @@ pub(super) fn open_log(storage: &Arc<dyn Storage>, options: &EnvOptions) -> Resu
     if wanted != 0 && wanted != has {
         return Err(Error::format(
             CONTROL_FILE,
-            format!(
-                "the data directory has pages of {has} bytes, but {wanted} were asked for: set the \
-                 page size to {has}, or use another data directory"
-            ),
+            format!("the data directory has pages of {has} bytes, but {wanted} were asked for"),
+            Remedy::SetPageSize(has as u32),
         ));
     }
     if is_automatic {
@@ -123,10 +121,8 @@ pub(super) fn open_log(storage: &Arc<dyn Storage>, options: &EnvOptions) -> Resu
 fn missing_beside<T>(name: &str) -> Result<T> {
     Err(Error::lost(
         CONTROL_FILE,
-        format!(
-            "missing, though the data directory holds '{name}'; put the file back or restore the \
-             data directory from a backup"
-        ),
+        format!("missing, though the data directory holds '{name}'"),
+        Remedy::PutBack,
     ))
 }
 

@@ -109,7 +109,7 @@ fn a_missing_redo_file() {
         storage.remove("redo/redo.00000001").unwrap();
         assert_eq!(
             message(&storage, &options()),
-            "redo/redo.00000001: missing, but it holds the redo log from LSN 4096 to 69632; put the file \
+            "redo/redo.00000001: missing, but it holds the redo log from LSN 4096 to 69632: put the file \
              back or restore the data directory from a backup"
         );
     }
@@ -121,7 +121,7 @@ fn a_missing_control_file() {
     storage.remove("redo/control").unwrap();
     assert_eq!(
         message(&storage, &options()),
-        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore \
+        "redo/control: missing, though the data directory holds 'system.tpd': put the file back or restore \
          the data directory from a backup"
     );
 }
@@ -135,8 +135,8 @@ fn a_redo_file_of_another_data_directory() {
     assert_eq!(
         message(&storage, &options()),
         "redo/redo.00000001: belongs to another data directory (instance \
-         abababab-abab-abab-abab-abababababab, this one is 74696465-706f-6f6c-2d73-696d2d656e76); put back \
-         the file of this data directory"
+         abababab-abab-abab-abab-abababababab, this one is 74696465-706f-6f6c-2d73-696d2d656e76): put back \
+         this data directory's own file"
     );
 }
 
@@ -149,7 +149,7 @@ fn the_whole_redo_log_of_another_data_directory() {
     assert_eq!(
         message(&storage, &options()),
         "redo: the redo log belongs to another data directory (instance \
-         74696465-706f-6f6c-2d73-696d2d656e76, but system.tpd is of cdcdcdcd-cdcd-cdcd-cdcd-cdcdcdcdcdcd); \
+         74696465-706f-6f6c-2d73-696d2d656e76, but system.tpd is of cdcdcdcd-cdcd-cdcd-cdcd-cdcdcdcdcdcd): \
          put back this data directory's own redo log"
     );
 }
@@ -163,7 +163,7 @@ fn an_older_copy_of_a_redo_file() {
     assert_eq!(
         message(&storage, &options()),
         "redo/redo.00000001: holds the log from LSN 8192 as file 1, but redo/control expects LSN 4096 as \
-         file 1: the two are of different times; restore the data directory from a backup"
+         file 1: the two are of different times: restore the data directory from a backup"
     );
 }
 
@@ -173,7 +173,7 @@ fn a_truncated_redo_file() {
     storage.open("redo/redo.00000001").unwrap().set_len(8192).unwrap();
     assert_eq!(
         message(&storage, &options()),
-        "redo/redo.00000001: 8192 bytes long instead of 69632: it was truncated; restore the data \
+        "redo/redo.00000001: 8192 bytes long instead of 69632: it was truncated: restore the data \
          directory from a backup"
     );
 }
@@ -220,7 +220,7 @@ fn one_corrupt_control_slot_is_survived_and_two_are_not() {
     storage.corrupt("redo/control", 4196, 1);
     assert_eq!(
         message(&storage, &options()),
-        "redo/control: both slots are corrupt; restore the data directory from a backup"
+        "redo/control: both slots are corrupt: restore the data directory from a backup"
     );
 }
 
@@ -251,7 +251,7 @@ fn a_missing_file_that_the_log_changes() {
     storage.remove("undo.tpd").unwrap();
     assert_eq!(
         message(&storage, &options()),
-        "undo.tpd: missing, but the redo log holds changes of it; put the file back or restore the data \
+        "undo.tpd: missing, but the redo log holds changes of it: put the file back or restore the data \
          directory from a backup"
     );
     let storage = directory_with_old_space(FIRST_TABLE_SPACE);
@@ -266,8 +266,8 @@ fn a_truncated_file_that_the_log_changes() {
     storage.open("undo.tpd").unwrap().set_len(0).unwrap();
     let error = message(&storage, &options());
     assert!(error.starts_with("undo.tpd: it is empty or cut short: it has 0 bytes"), "{error}");
-    let advice = "; restore the data directory from a backup, or save what can be read with \
-                  'tidepool salvage'";
+    let advice = ": restore the data directory from a backup, or save what can be read with \
+                  'tidepool salvage'; or start with force_recovery=4 and dump what can still be read";
     assert!(error.ends_with(advice), "{error}");
     let storage = directory_with_old_space(FIRST_TABLE_SPACE);
     storage.open("tables/00000010.tpd").unwrap().set_len(0).unwrap();
@@ -395,7 +395,7 @@ fn a_flipped_bit_in_the_log_before_changes_that_are_on_disk() {
         message(&storage, &options()),
         format!(
             "undo.tpd: page 0 is corrupt: it was written at LSN {}, but the redo log ends at LSN {}: the log is \
-             damaged, or older than the page; restore the data directory from a backup",
+             damaged, or older than the page: restore the data directory from a backup",
             ends[2].0, ends[0].0
         )
     );
@@ -523,7 +523,7 @@ fn rot_in_an_undo_page_is_reported_rather_than_undone() {
     let space = env.space(UNDO_SPACE).unwrap();
     let page = env.pool().shared(&space, PAGE, tidepool_pool::Access::Normal);
     let error = page.map(drop).expect_err("an old version in place of the page").to_string();
-    assert!(error.contains("is corrupt: page 5 of space 1 cannot be used"), "{error}");
+    assert!(error.contains("undo.tpd: page 5 is corrupt: "), "{error}");
 }
 
 /// An engine's own file is no less protected than a table's: what it had durable at a checkpoint,

@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use tidepool_pool::Space;
 
 use super::Env;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::space_file_name;
 
 /// What the catalog says of a space.
@@ -92,7 +92,8 @@ impl Env {
             FoundSpace::Gone => Ok(None),
             FoundSpace::FileMissing => Err(Error::format(
                 space_file_name(id),
-                "the file is missing, and a transaction that changed it waits for it: put it back, or drop the table",
+                "the file is missing, and a transaction that changed it waits for it",
+                Remedy::PutBackOrDrop,
             )),
         }
     }

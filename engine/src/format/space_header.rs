@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use tidepool_pool::{Access, PAGE_HEADER_SIZE, Pool, Space};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedies, Remedy, Result};
 
 /// First bytes of a space header, behind the page header.
 pub const MAGIC: &[u8; 8] = b"TIDEPOOL";
@@ -90,7 +90,7 @@ impl SpaceHeader {
     /// Reads the header from the bytes of page 0; `file` is for the error.
     pub fn parse(page: &[u8], file: &str) -> Result<SpaceHeader> {
         if page.len() < TABLE_AREA.end || &page[MAGIC_AT..MAGIC_AT + 8] != MAGIC {
-            return Err(Error::lost(
+            return Err(Error::damaged(
                 file,
                 "not a Tidepool tablespace: its first page lacks the magic number",
             ));
@@ -129,9 +129,11 @@ impl SpaceHeader {
 
     /// Checks that the space belongs here: version, page size, space id, data directory.
     pub fn check(&self, file: &str, page_size: usize, id: u32, instance: &[u8; 16]) -> Result<()> {
+        let mut remedies = Remedies::of_damaged(file);
         let why = if self.format_version != FORMAT_VERSION {
+            remedies = Remedy::UseItsVersion.into();
             format!(
-                "written in format version {}, this program reads version {FORMAT_VERSION}: use the version of Tidepool that wrote it",
+                "written in format version {}, this program reads version {FORMAT_VERSION}",
                 self.format_version
             )
         } else if self.page_size as usize != page_size {
@@ -139,11 +141,12 @@ impl SpaceHeader {
         } else if self.space_id != id {
             format!("tablespace {}, expected {id}: the file was renamed or copied", self.space_id)
         } else if &self.instance != instance {
+            remedies = Remedies::of_foreign(file);
             "belongs to another data directory".to_string()
         } else {
             return Ok(());
         };
-        Err(Error::format(file, why))
+        Err(Error::format(file, why, remedies))
     }
 }
 

@@ -24,7 +24,7 @@ use super::front;
 use super::pages::PAGE;
 use super::small_files::stamp;
 use crate::files::{SYSTEM_SPACE, UNDO_SPACE, space_file_name, space_of_file};
-use crate::page_files::{self, PageFiles};
+use crate::page_files::{self, Found, PageFiles};
 use crate::redo::control::{CONTROL_FILE, Control};
 use crate::redo::file_header::HEADER_SIZE;
 use crate::redo::frame::{self, Parsed};
@@ -248,7 +248,7 @@ pub fn page_file(input: &[u8]) {
             next = no.checked_add(1);
         }
     };
-    if let Ok((file, _)) = files.rescue_to_read(&disk, space) {
+    if let Ok(Found { file, .. }) = files.rescue_to_read(&disk, space) {
         read_all(&file);
     }
     if let Ok(file) = files.open(space, file) {

@@ -6,21 +6,22 @@ use tidepool_pool::storage::AlignedBuf;
 use tidepool_pool::{Access, PageId, Space, page};
 
 use super::{DamagedPage, FileReport, InspectProgress, Inspection, Opened, ProgressFn, Report};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{
     ORPHANS_DIR, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name, space_of_file,
 };
 use crate::format::space_header::SpaceHeader;
-use crate::page_files::{self, PageFiles, Source};
+use crate::page_files::{self, Found, PageFiles, Source};
 
 /// How many damaged pages of a file are listed; the others are counted.
 pub const DAMAGED_PAGES_MAX: usize = 10_000;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// A sentence about a file, which may name it itself.
-fn of_file(name: &str, why: String) -> String {
-    if why.contains(name) { why } else { format!("{name}: {why}") }
+/// Why a file can't be opened and what is wrong with it, without what to do.
+fn all_wrong(found: &Found) -> Vec<String> {
+    let refusal = found.refusal.as_ref().map(Error::what);
+    refusal.into_iter().chain(found.wrong.iter().cloned()).collect()
 }
 
 /// What a file's pages are held to.
@@ -63,9 +64,8 @@ impl Inspection {
         for id in [SYSTEM_SPACE, UNDO_SPACE] {
             if !spaces.contains(&id) && self.db.is_err() {
                 let name = space_file_name(id);
-                report.problems.push(format!(
-                    "{name}: missing: put the file back or restore the data directory from a backup"
-                ));
+                let error = Error::lost(name, "missing", Remedy::PutBack);
+                report.problems.push(error.to_string());
             }
         }
         let tables = self.db.as_ref().map(|db| db.catalog().tables()).unwrap_or_default();
@@ -119,8 +119,9 @@ impl Inspection {
         let mut report = FileReport { file: name.clone(), space: id, ..FileReport::default() };
         let page_size = self.page_size().bytes();
         let file = match self.files_on_disk().rescue_to_read(&*self.base, id) {
-            Ok((file, wrong)) => {
-                report.problems.extend(wrong.into_iter().map(|why| of_file(&name, why)));
+            Ok(Found { file, refusal, wrong }) => {
+                report.problems.extend(refusal.map(|error| error.to_string()));
+                report.problems.extend(wrong);
                 file
             }
             Err(error) => {
@@ -220,8 +221,9 @@ impl Inspection {
             return Ok(Arc::new(Opened { source: Source::Open(space), wrong: Vec::new() }));
         }
         let open = || {
-            let (file, wrong) = self.recovered_files().rescue_to_read(&*self.storage, space)?;
-            Ok(Arc::new(Opened { source: Source::Own(Box::new(file)), wrong }))
+            let found = self.recovered_files().rescue_to_read(&*self.storage, space)?;
+            let wrong = all_wrong(&found);
+            Ok(Arc::new(Opened { source: Source::Own(Box::new(found.file)), wrong }))
         };
         self.opened.lock().entry(space).or_insert_with(open).clone()
     }
@@ -233,13 +235,15 @@ impl Inspection {
 
     /// What is wrong with a file that had to be rescued. Empty: it could be opened.
     pub(super) fn rescue_notes(&self, space: u32) -> Vec<String> {
-        let name = space_file_name(space);
         let wrong = match self.level.is_read_only() {
             // The engine has rescued it.
-            true => self.files_on_disk().rescue_to_read(&*self.base, space).map(|(_, wrong)| wrong),
+            true => {
+                let found = self.files_on_disk().rescue_to_read(&*self.base, space);
+                found.map(|found| all_wrong(&found))
+            }
             false => self.opened(space).map(|opened| opened.wrong.clone()),
         };
-        wrong.unwrap_or_default().into_iter().map(|why| of_file(&name, why)).collect()
+        wrong.unwrap_or_default()
     }
 
     /// A page as recovery has left it.

@@ -13,6 +13,7 @@ use super::{DamagedPage, FileReport, Inspection, Report};
 use crate::error::Result;
 use crate::files::{SYSTEM_SPACE, UNDO_SPACE, mirror_file_name, space_file_name};
 use crate::mirror;
+use crate::page_files::Found;
 
 /// What a start does about a page of a mirror, and what people are to do.
 const ADVICE: &str = "nothing is lost while the page itself is whole, and the next start writes the copy anew; check the disk";
@@ -39,7 +40,9 @@ impl Inspection {
         let mut report = FileReport { file: name.into(), space, ..FileReport::default() };
         let (page_size, own_name) = (self.page_size(), space_file_name(space));
         // What is wrong with the file itself is found with its pages.
-        let Ok((own_file, _)) = self.files_on_disk().rescue_to_read(&*self.base, space) else {
+        let Ok(Found { file: own_file, .. }) =
+            self.files_on_disk().rescue_to_read(&*self.base, space)
+        else {
             return Ok(report);
         };
         let Some(mirror) = mirror::open(&*self.base, page_size, space)? else { return Ok(report) };

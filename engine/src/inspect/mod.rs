@@ -42,7 +42,7 @@ use tidepool_pool::{Lsn, PageSize};
 
 use crate::db::Db;
 use crate::encryption::KeySource;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::options::{ForceRecovery, Options};
 use crate::page_files::{PageFiles, Source};
 use crate::redo::control::{CONTROL_FILE, Control};
@@ -67,7 +67,7 @@ pub type ProgressFn<'f> = &'f mut dyn FnMut(InspectProgress<'_>);
 /// A file that is read past the engine.
 struct Opened {
     source: Source,
-    /// Why it can't be opened and what is wrong with it, if it was rescued.
+    /// Why it can't be opened and what is wrong with it, if it was rescued. Each names the file.
     wrong: Vec<String>,
 }
 
@@ -119,6 +119,7 @@ impl Inspection {
             return Err(Error::format(
                 CONTROL_FILE,
                 "missing, and there is no system.tpd: this is no data directory of Tidepool",
+                Remedy::NameDataDirectory,
             ));
         }
         let control = base.open(CONTROL_FILE).map_err(Error::from);
@@ -143,8 +144,8 @@ impl Inspection {
             true => Db::open_on(storage.clone(), options.clone()),
             false => Err(Error::format(
                 CONTROL_FILE,
-                "missing, though the data directory holds 'system.tpd'; put the file back or restore the data \
-                 directory from a backup",
+                "missing, though the data directory holds 'system.tpd'",
+                Remedy::PutBack,
             )),
         };
         let (db, refusal, level) = match db {

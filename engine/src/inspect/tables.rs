@@ -2,11 +2,10 @@
 
 use super::{IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport};
 use crate::db::Db;
-use crate::error::Result;
+use crate::error::{Error, Remedy, Result};
 use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::entry::Entry;
 use crate::space::{self, PageSet};
-use tidepool_pool::packed::RESTORE;
 
 impl Inspection {
     pub(super) fn check_tables(
@@ -27,9 +26,9 @@ impl Inspection {
             let mut table_report =
                 TableReport { name: name.clone(), file: file.clone(), ..TableReport::default() };
             if record.lost_changes {
-                table_report.problems.push(format!(
-                    "{file}: it has lost changes in a recovery that did not find it: {RESTORE}"
-                ));
+                let why = "it has lost changes in a recovery that did not find it";
+                let error = Error::format(&*file, why, Remedy::RestoreTable);
+                table_report.problems.push(error.to_string());
             }
             let page_size = self.page_size().bytes() as u64;
             let len = self.base.exists(&file)?.then(|| self.base.open(&file)).transpose()?;

@@ -115,7 +115,7 @@ pub struct Owner {
     /// The embedder has said that it will be rolled back.
     gives_way: AtomicBool,
     /// Why its rollback can't be finished.
-    blocked: OnceLock<String>,
+    blocked: OnceLock<Error>,
     /// What its versions of some rows lie over.
     pub(crate) version_cache: VersionCache,
 }
@@ -213,13 +213,13 @@ impl Owner {
 
     /// Notes that its rollback can't be finished, and why: it will release its locks, and what it
     /// still has written is not to be waited for.
-    pub(crate) fn set_blocked(&self, why: String) {
+    pub(crate) fn set_blocked(&self, why: Error) {
         let _ = self.blocked.set(why);
     }
 
     /// Why its rollback can't be finished, if that is so.
-    pub(crate) fn blocked(&self) -> Option<&str> {
-        self.blocked.get().map(String::as_str)
+    pub(crate) fn blocked(&self) -> Option<&Error> {
+        self.blocked.get()
     }
 
     /// Key locks held or waited for.

@@ -30,7 +30,7 @@ use tidepool_pool::storage::{Storage, StorageOp};
 use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, Pool, Space};
 
 use super::scan::{Scan, undecodable};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{self, FIRST_TABLE_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::OpError;
 use crate::mirror;
@@ -108,10 +108,11 @@ pub(crate) fn apply(
                 "redo",
                 format!(
                     "the log ended at LSN {} on the second reading, but at {} on the first: the disk \
-                     returns changing data; check the device",
+                     returns changing data",
                     reader.lsn().0,
                     scan.end.0
                 ),
+                Remedy::CheckDisk,
             ));
         };
         for record in frame.records() {
@@ -291,10 +292,11 @@ impl Batch {
                 id.no,
                 format!(
                     "it was written at LSN {}, but the redo log ends at LSN {}: the log is damaged, or older than the \
-                     page; restore the data directory from a backup",
+                     page",
                     seen.0, files.scan.end.0
                 ),
-            ));
+            )
+            .with_remedies(Remedy::RestoreDirectory));
         }
         let mut applied = 0;
         for change in changes.iter().filter(|change| change.end > seen) {
@@ -396,8 +398,8 @@ impl Files<'_> {
             if id < self.expendable_from {
                 return Err(Error::lost(
                     &*name,
-                    "missing, but the redo log holds changes of it; put the file back or restore the data \
-                     directory from a backup",
+                    "missing, but the redo log holds changes of it",
+                    Remedy::PutBack,
                 ));
             }
             tracing::error!(file = name, "missing, but the redo log holds changes of it");
@@ -453,8 +455,8 @@ impl Files<'_> {
         let Some(space) = self.space(id.space)? else { return Ok(()) };
         match read_page(self.pool, &space, id.no) {
             Ok(page) if page.page_lsn() != Lsn::ZERO && page.page_lsn() < passed_over => {
-                let why = "it could not be read for a moment, and lacks changes: check the disk, and start again";
-                Err(Error::corrupt(space.name(), id.no, why))
+                let why = "it could not be read for a moment, and lacks changes";
+                Err(Error::corrupt(space.name(), id.no, why).with_remedies(Remedy::CheckDisk))
             }
             _ => Ok(()),
         }

@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::files::{SUCCESSOR_FILE, SYSTEM_SPACE, UNDO_SPACE, mirror_file_name, space_file_name};
 use crate::format::space_header::SpaceHeader;
 use crate::mirror::{Pieces, header_of, image_of, open};
-use crate::page_files::{PageFiles, error_of, file_error};
+use crate::page_files::{PageFiles, file_error};
 
 /// Makes the mirrors if they are not there, and makes them and their spaces the same. Before redo
 /// is applied, and before a pool is made.
@@ -91,17 +91,15 @@ fn open_home(
     };
     let made = match mirror.filter(|_| is_damaged) {
         Some(mirror) => {
-            tracing::error!(
-                "{refusal}; it is made anew of {}; check the disk",
-                mirror.file().name()
-            );
+            let what = file_error(refusal.clone()).what();
+            tracing::error!("{what}; it is made anew of {}; check the disk", mirror.file().name());
             make_anew(storage, files, mirror)?
         }
         None => None,
     };
     match made {
         // As the last resort it is rescued later.
-        None if !files.last_resort => Err(error_of(space, refusal)),
+        None if !files.last_resort => Err(file_error(refusal)),
         made => Ok(made),
     }
 }

@@ -3,7 +3,7 @@
 use tidepool_pool::packed::{self, PackedFile};
 use tidepool_pool::storage::Storage;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::page_files::{PageFiles, file_error};
 use crate::redo::{self, format_uuid};
@@ -28,10 +28,10 @@ pub(super) fn check_owner(storage: &dyn Storage, files: &PageFiles) -> Result<()
     Err(Error::lost(
         redo::REDO_DIR,
         format!(
-            "the redo log belongs to another data directory (instance {}, but {name} is of {}); put back this \
-             data directory's own redo log",
+            "the redo log belongs to another data directory (instance {}, but {name} is of {})",
             format_uuid(&files.instance),
             format_uuid(&owner)
         ),
+        Remedy::PutOwnLog,
     ))
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use tidepool_pool::Lsn;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::options::AcceptLogLoss;
 use crate::redo::Ring;
 use crate::redo::beyond::{self, Loss};
@@ -110,9 +110,7 @@ fn find_loss(
 pub fn undecodable(frame: &Frame<'_>, error: RecordError) -> Error {
     Error::format(
         "redo",
-        format!(
-            "the redo log at LSN {} cannot be understood ({error}): use the version of Tidepool that wrote it",
-            frame.start.0
-        ),
+        format!("the redo log at LSN {} cannot be understood ({error})", frame.start.0),
+        Remedy::UseItsVersion,
     )
 }

@@ -26,7 +26,7 @@ use super::reader::Reader;
 use super::record::{LogRecord, Record};
 use super::ring::LiveFile;
 use super::{BLOCK_SIZE, Ring, block_floor};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
@@ -58,14 +58,7 @@ struct Place {
 impl Loss {
     /// The error that stops the start.
     pub fn error(&self) -> Error {
-        Error::lost(
-            self.place.file.clone(),
-            format!(
-                "{}; restore the data directory from a backup, or accept the loss: start once with accept_log_loss \
-                 (in a server, tidepool_accept_log_loss=ON)",
-                self.description()
-            ),
-        )
+        Error::lost(&*self.place.file, self.description(), Remedy::RestoreOrAcceptLogLoss)
     }
 
     /// What is lost, and how that is known.

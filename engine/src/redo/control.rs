@@ -29,7 +29,7 @@ use tidepool_pool::{Lsn, PageSize};
 
 use super::file_header::field;
 use super::{BLOCK_SIZE, FORMAT_VERSION};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// Name of the control file.
 pub const CONTROL_FILE: &str = "redo/control";
@@ -125,11 +125,13 @@ impl Control {
         }
         let bytes = u32_at(12);
         let Some(page_size) = PageSize::new(bytes as usize) else {
-            return Err(Error::format(CONTROL_FILE, format!("page size {bytes} is impossible")));
+            let why = format!("pages of {bytes} bytes are impossible");
+            return Err(Error::format(CONTROL_FILE, why, Remedy::RestoreDirectory));
         };
         let count = u32_at(64) as usize;
         if count > MAX_FILES {
-            return Err(Error::format(CONTROL_FILE, format!("{count} redo files are too many")));
+            let why = format!("{count} redo files are too many");
+            return Err(Error::format(CONTROL_FILE, why, Remedy::RestoreDirectory));
         }
         let files = (0..count)
             .map(|i| {
@@ -192,10 +194,7 @@ impl Control {
             (a, b) => a.or(b).map(|control| (control, 1)),
         };
         newest.ok_or_else(|| {
-            Error::lost(
-                CONTROL_FILE,
-                "both slots are corrupt; restore the data directory from a backup",
-            )
+            Error::lost(CONTROL_FILE, "both slots are corrupt", Remedy::RestoreDirectory)
         })
     }
 
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(Control::choose(&old, &torn).unwrap(), (control(6), 1));
         assert_eq!(
             Control::choose(&torn, &torn).unwrap_err().to_string(),
-            "redo/control: both slots are corrupt; restore the data directory from a backup"
+            "redo/control: both slots are corrupt: restore the data directory from a backup"
         );
     }
 

@@ -16,7 +16,7 @@ use tidepool_pool::Lsn;
 use tidepool_pool::storage::{AlignedBuf, StorageFile};
 
 use super::{BLOCK_SIZE, FORMAT_VERSION};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 const MAGIC: &[u8; 8] = b"TPREDO\0\0";
 const CRC_AT: usize = 508;
@@ -54,17 +54,12 @@ impl FileHeader {
     /// Reads a header; `file` is for messages.
     pub fn decode(block: &[u8], file: &str) -> Result<Self> {
         if &block[..8] != MAGIC {
-            return Err(Error::lost(
-                file,
-                "not a redo log file; restore the data directory from a backup",
-            ));
+            return Err(Error::lost(file, "not a redo log file", Remedy::RestoreDirectory));
         }
         let stored = u32::from_le_bytes(field(block, CRC_AT));
         if stored != crc32c::crc32c(&block[..CRC_AT]) {
-            return Err(Error::lost(
-                file,
-                "the header's checksum is wrong; restore the data directory from a backup",
-            ));
+            let why = "the header's checksum is wrong";
+            return Err(Error::lost(file, why, Remedy::RestoreDirectory));
         }
         let version = u32::from_le_bytes(field(block, 8));
         if version != FORMAT_VERSION {
@@ -153,7 +148,7 @@ mod tests {
         block[100] = 1;
         assert_eq!(
             FileHeader::decode(&block, "redo/redo.00000003").unwrap_err().to_string(),
-            "redo/redo.00000003: the header's checksum is wrong; restore the data directory from a \
+            "redo/redo.00000003: the header's checksum is wrong: restore the data directory from a \
              backup"
         );
         header().encode(&mut block);
@@ -167,7 +162,7 @@ mod tests {
         );
         assert_eq!(
             FileHeader::decode(&[0; BLOCK_SIZE], "x").unwrap_err().to_string(),
-            "x: not a redo log file; restore the data directory from a backup"
+            "x: not a redo log file: restore the data directory from a backup"
         );
     }
 }

@@ -36,7 +36,7 @@ use tidepool_pool::storage::{AlignedBuf, Storage};
 use super::BLOCK_SIZE;
 use super::ring::REDO_DIR;
 use crate::encryption::{DEFAULT_KEY_ID, key_error};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// The name of the file.
 pub const KEYS_FILE: &str = "redo/keys";
@@ -96,8 +96,8 @@ impl LogKeys {
         if !is_whole && file.len()? >= COPIES * BLOCK_SIZE as u64 {
             return Err(Error::lost(
                 KEYS_FILE,
-                "neither of its two copies is whole: put the file back, or restore the data \
-                 directory from a backup",
+                "neither of its two copies is whole",
+                Remedy::PutBack,
             ));
         }
         Ok(log_keys)
@@ -129,10 +129,8 @@ impl LogKeys {
         if self.epochs.len() > ENTRIES_MAX {
             return Err(Error::format(
                 KEYS_FILE,
-                format!(
-                    "the log was opened {ENTRIES_MAX} times without a checkpoint: start once \
-                     without encrypt_log"
-                ),
+                format!("the log was opened {ENTRIES_MAX} times without a checkpoint"),
+                Remedy::StartWithoutLogEncryption,
             ));
         }
         self.sequence += 1;
@@ -193,8 +191,8 @@ impl LogKeys {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let damaged = |why: &str| {
-            let restore = "restore the data directory from a backup";
-            Error::lost(REDO_DIR, format!("the frame at LSN {} {why}: {restore}", start.0))
+            let why = format!("the frame at LSN {} {why}", start.0);
+            Error::lost(REDO_DIR, why, Remedy::RestoreDirectory)
         };
         let Some((sealed, tag)) = payload[1..].split_last_chunk::<TAG_BYTES>() else {
             return Err(damaged("is encrypted and too short"));
@@ -213,10 +211,8 @@ impl LogKeys {
         let Some(key) = self.epochs.iter().find(|key| key.epoch == epoch) else {
             return Err(Error::lost(
                 KEYS_FILE,
-                format!(
-                    "it does not say with which key epoch {epoch} of the log is encrypted: put \
-                     back the file that belongs to the log"
-                ),
+                format!("it does not say with which key epoch {epoch} of the log is encrypted"),
+                Remedy::PutOwnFile,
             ));
         };
         let of_log = |why: String| Error::Key(format!("the redo log is encrypted: {why}"));
@@ -239,12 +235,13 @@ fn decode(block: &[u8], instance: [u8; 16]) -> Result<Option<(u32, Vec<EpochKey>
     }
     if word(8) != VERSION {
         let why = format!("format version {}, but this program reads only {VERSION}", word(8));
-        return Err(Error::format(KEYS_FILE, why));
+        return Err(Error::format(KEYS_FILE, why, Remedy::UseItsVersion));
     }
     if block[12..28] != instance {
         return Err(Error::format(
             KEYS_FILE,
-            "it belongs to another data directory: put back this directory's own file",
+            "it belongs to another data directory",
+            Remedy::PutOwnFile,
         ));
     }
     let count = word(32) as usize;

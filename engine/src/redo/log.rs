@@ -33,7 +33,7 @@ use super::reader::{Frame, Reader};
 use super::record::{DurableMark, LogRecord, Writer};
 use super::ring::LiveFile;
 use super::{BLOCK_SIZE, Failure, Ring, block_ceil, block_floor};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// Figures of the redo log. Counters are totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -193,7 +193,10 @@ impl RedoLog {
         let key = (is_encrypted && !read_only).then(|| ring.encrypt_epoch()).transpose()?;
         let current = if read_only {
             let last = ring.find_or_last(end);
-            last.ok_or_else(|| Error::format(super::CONTROL_FILE, "lists no redo file"))?
+            last.ok_or_else(|| {
+                let remedy = Remedy::RestoreDirectory;
+                Error::format(super::CONTROL_FILE, "it lists no redo file", remedy)
+            })?
         } else {
             ring.find_or_extend(end)?
         };

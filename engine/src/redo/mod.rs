@@ -71,7 +71,7 @@ pub use log::{RedoLog, RedoStats};
 pub(crate) use ring::Ring;
 pub use ring::{REDO_DIR, default_file_size};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// Version of the redo files and of the control file.
 pub const FORMAT_VERSION: u32 = 5;
@@ -86,19 +86,13 @@ pub const FIRST_LSN: tidepool_pool::Lsn = tidepool_pool::Lsn(BLOCK_SIZE as u64);
 pub const CAPACITY_MIN_BYTES: u64 = 1 << 20;
 
 fn unknown_version(file: &str, version: u32) -> Error {
-    let advice = match version < FORMAT_VERSION {
-        true => {
-            "an earlier version of Tidepool made this data directory: dump its tables with that version, and load \
-             the dump into a new data directory"
-        }
-        false => "use the version of Tidepool that wrote it",
+    let remedy = match version < FORMAT_VERSION {
+        true => Remedy::DumpIntoNewDirectory,
+        false => Remedy::UseItsVersion,
     };
-    Error::format(
-        file,
-        format!(
-            "format version {version}, but this program reads only version {FORMAT_VERSION}: {advice}"
-        ),
-    )
+    let why =
+        format!("format version {version}, but this program reads only version {FORMAT_VERSION}");
+    Error::format(file, why, remedy)
 }
 
 /// Formats an instance uuid for messages.

@@ -26,7 +26,7 @@ use super::keys::SEALED;
 use super::record::Records;
 use super::ring::LiveFile;
 use super::{BLOCK_SIZE, Ring, block_ceil, block_floor};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// Bytes read at a time.
 const READ_CHUNK: usize = 1 << 20;
@@ -128,12 +128,12 @@ impl Reader {
     /// The error for a block that holds, or may hold, a part of the frame at the current position.
     fn gap(&self, error: StorageError) -> Error {
         let why = format!(
-            "the redo log from LSN {} on: {error}; what is in these {BLOCK_SIZE} bytes may have been committed: restore the data \
-             directory from a backup, or accept that the log ends before them: start once with accept_log_loss (in a server, \
-             tidepool_accept_log_loss=ON)",
+            "{}; these {BLOCK_SIZE} bytes hold the redo log from LSN {} on, which may have been \
+             committed",
+            error.what(),
             self.at.0
         );
-        Error::Lost { file: super::REDO_DIR.into(), why }
+        Error::lost(&*error.file, why, Remedy::RestoreOrAcceptLogLoss)
     }
 
     /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends

@@ -32,7 +32,7 @@ use super::control::{CONTROL_FILE, Control, FileEntry, MAX_FILES};
 use super::file_header::{FileHeader, HEADER_SIZE};
 use super::keys::LogKeys;
 use super::{BLOCK_SIZE, FIRST_LSN, block_ceil};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::pause::{self, PausePoint};
 
 mod opening;
@@ -401,7 +401,9 @@ impl Ring {
     /// shut down", and removes files that are not part of the ring.
     pub fn begin_epoch(&mut self, seen: u32, end: Lsn) -> Result<u32> {
         let max = self.control.epoch.max(seen).checked_add(1);
-        let epoch = max.ok_or_else(|| Error::format(CONTROL_FILE, "out of epochs"))?;
+        let epoch = max.ok_or_else(|| {
+            Error::format(CONTROL_FILE, "out of epochs", Remedy::DumpIntoNewDirectory)
+        })?;
         // A process that was killed may have left the slot that was read, and the file's name,
         // without a sync: a power cut in the write of the other slot would take both.
         self.control_file.sync_data()?;

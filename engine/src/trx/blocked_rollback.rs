@@ -52,7 +52,7 @@ impl TrxSystem {
                 tracing::error!(
                     "a rollback can't be finished; the rows that it has still to undo can't be changed: {broken}"
                 );
-                orphan.owner.set_blocked(broken.to_string());
+                orphan.owner.set_blocked(broken);
                 self.locks.release_all(&orphan.owner);
                 return Err(error);
             }
@@ -65,7 +65,7 @@ impl TrxSystem {
                 files.join(", ")
             );
             // In this order: who finds it ended finds out why.
-            orphan.owner.set_blocked(error.to_string());
+            orphan.owner.set_blocked(error.clone());
             self.locks.release_all(&orphan.owner);
         }
         Err(error)

@@ -43,7 +43,7 @@ use super::purge_overwrite::{Deletion, Walk, Walked};
 use super::system::TrxSystem;
 use crate::btree::Tree;
 use crate::env::FoundSpace;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::space_file_name;
 use crate::format::entry::{Entry, RollPointer};
 use crate::mtr::Mtr;
@@ -82,8 +82,9 @@ impl PassedOver {
     fn tell(&self, space: u32) {
         if self.0.lock().insert(space) {
             tracing::error!(
-                "{}: the file of a table is missing: purge passes over what transactions deleted there; put the file back, or drop the table",
-                space_file_name(space)
+                "{}: the file of a table is missing, and purge passes over what transactions deleted there: {}",
+                space_file_name(space),
+                Remedy::PutBackOrDrop
             );
         }
     }

@@ -19,7 +19,7 @@ use super::{TransactionOptions, TrxStatus};
 use crate::btree::Tree;
 use crate::csn::{Csn, CsnTable, TrxId};
 use crate::env::{Env, FoundSpace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::files::{UNDO_FILE, UNDO_SPACE};
 use crate::format::entry::RollPointer;
 use crate::format::space_header;
@@ -168,10 +168,7 @@ impl TrxSystem {
     /// Opens the transaction system of a recovered environment.
     pub fn open(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
         if !env.storage().exists(UNDO_FILE)? {
-            return Err(Error::lost(
-                UNDO_FILE,
-                "missing; put the file back or restore the data directory from a backup",
-            ));
+            return Err(Error::lost(UNDO_FILE, "missing", Remedy::PutBack));
         }
         let space = env.space(UNDO_SPACE)?;
         if is_unmade(env, &space)? {
@@ -179,8 +176,8 @@ impl TrxSystem {
             // for committed.
             return Err(Error::lost(
                 space.name(),
-                "there is no undo log in it, though the data directory is not new: put the file back or restore the \
-                 data directory from a backup",
+                "there is no undo log in it, though the data directory is not new",
+                Remedy::PutBack,
             ));
         }
         space_header::read(env.pool(), &space)?.check(
@@ -259,7 +256,7 @@ impl TrxSystem {
                             "a prepared transaction can be neither committed nor rolled back, for its XID can't be read, and \
                              keeps its locks: {error}"
                         );
-                        orphan.owner.set_blocked(error.to_string());
+                        orphan.owner.set_blocked(error);
                         system.unnamed.lock().push(orphan);
                     }
                     Err(error) => return Err(error),

@@ -21,7 +21,7 @@
 use std::collections::HashSet;
 
 use crate::csn::TrxId;
-use crate::error::Error;
+use crate::error::{Error, Remedy};
 use crate::files::UNDO_FILE;
 use crate::format::entry::RollPointer;
 
@@ -55,11 +55,10 @@ impl Doubt {
     /// The error for who needs to know that.
     pub fn error(&self, id: TrxId, roll: RollPointer) -> Error {
         let why = format!(
-            "it is lost, and with it whether transaction {} was committed, which wrote a row of this table: restore the data \
-             directory from a backup, or read the newest versions with force_recovery=4",
+            "it is lost, and with it whether transaction {} was committed, which wrote a row of this table",
             id.0
         );
-        Error::corrupt(UNDO_FILE, roll.page, why)
+        Error::corrupt(UNDO_FILE, roll.page, why).with_remedies(Remedy::RestoreOrReadNewest)
     }
 }
 

@@ -10,14 +10,13 @@ use super::VersionedTree;
 use super::moved_row::Departure;
 use super::read::{ReadRequest, ReadValue};
 use crate::btree::Seek;
-use crate::error::{Error, Result};
-use crate::files::UNDO_FILE;
+use crate::error::{Error, Remedy, Result};
 use crate::format::entry::{Entry, corrupt_entry};
 use crate::lock::keys::{Acquire, Holders};
 use crate::lock::reach::Reading;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::trx::TransactionCore;
-use tidepool_pool::packed::RESTORE;
+use crate::undo::damage::is_damage;
 
 /// What stands in the way. To be waited for without a latch.
 pub(super) enum Obstacle {
@@ -85,10 +84,10 @@ impl VersionedTree {
             Some(entry) if entry.trx_id >= next => Err(Error::format(
                 self.tree.space().name(),
                 format!(
-                    "a row names transaction {}, but from {} on there was none: the file is of a later time than undo.tpd; \
-                     restore both from one backup, or drop the table",
+                    "a row names transaction {}, but from {} on there was none: the file is of a later time than undo.tpd",
                     entry.trx_id.0, next.0
                 ),
+                Remedy::RestoreBothOrDrop,
             )),
             _ => Ok(()),
         }
@@ -339,14 +338,14 @@ fn too_many_locks(trx: &TransactionCore) -> Error {
 
 /// An error if it is unknown when one of the holders will release the entry.
 fn check_not_blocked(tree: &VersionedTree, holders: &Holders) -> Result<()> {
-    let Some(why) = holders.owners().iter().find_map(|holder| holder.blocked()) else {
+    let Some(error) = holders.owners().iter().find_map(|holder| holder.blocked()) else {
         return Ok(());
     };
-    let advice = match why.contains(UNDO_FILE) {
-        true => "drop the table",
-        false => RESTORE,
+    let remedy = match is_damage(error) {
+        true => Remedy::DropTable,
+        false => Remedy::RestoreTable,
     };
     let why =
-        format!("a transaction that has changed this row can't be rolled back ({why}): {advice}");
-    Err(Error::format(tree.tree.space().name(), why))
+        format!("a transaction that has changed this row can't be rolled back ({})", error.what());
+    Err(Error::format(tree.tree.space().name(), why, remedy))
 }

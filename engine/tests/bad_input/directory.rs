@@ -14,7 +14,7 @@ fn missing_redo_directory() {
     fs::remove_dir_all(dir.path().join("redo")).unwrap();
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore the data directory from a backup; or \
+        "redo/control: missing, though the data directory holds 'system.tpd': put the file back or restore the data directory from a backup; or \
          start with force_recovery=5 and dump what can still be read"
     );
 }
@@ -32,8 +32,8 @@ fn missing_system_file() {
     }
     assert_eq!(
         open_error(dir.path()),
-        "cannot open 'system.tpd': No such file or directory (os error 2) (put the missing file back, or restore a backup); \
-         or take the rows out of the table files with `tidepool salvage`"
+        "system.tpd: cannot open it: No such file or directory (os error 2): put the file back or restore the data directory \
+         from a backup; or save what can be read with 'tidepool salvage'"
     );
 }
 
@@ -57,7 +57,7 @@ fn only_a_part_of_the_files() {
         assert_eq!(
             open_error(dir.path()),
             format!(
-                "redo/control: missing, though the data directory holds '{there}'; put the file back or restore the data directory from a backup; or \
+                "redo/control: missing, though the data directory holds '{there}': put the file back or restore the data directory from a backup; or \
                  start with force_recovery=5 and dump what can still be read"
             )
         );
@@ -119,7 +119,7 @@ fn volumes_of_their_own_for_the_log_and_the_tables() {
 
 #[test]
 fn empty_undo_file() {
-    let expected = "undo.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384; \
+    let expected = "undo.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384: \
                     restore the data directory from a backup, or save what can be read with \
                     'tidepool salvage'; or start with force_recovery=4 and dump what can still be \
                     read";
@@ -182,7 +182,7 @@ fn undo_file_of_an_earlier_time() {
     let expected = |id: u32, next: u32| {
         format!(
             "tables/00000010.tpd: a row names transaction {id}, but from {next} on there was none: the file is of a later \
-             time than undo.tpd; restore both from one backup, or drop the table"
+             time than undo.tpd: restore both from one backup, or drop the table"
         )
     };
     let (key, mut value) = (2u32.to_be_bytes(), vec![]);
@@ -205,7 +205,7 @@ fn corrupt_control_file() {
     fs::write(dir.path().join("redo/control"), vec![0x55; 8192]).unwrap();
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: both slots are corrupt; restore the data directory from a backup; or start with \
+        "redo/control: both slots are corrupt: restore the data directory from a backup; or start with \
          force_recovery=5 and dump what can still be read"
     );
 }

@@ -3,7 +3,7 @@
 use crate::copy::copy_of;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidepool::{Db, IndexDef, Options, Result, Table, TableDef, TransactionOptions};
+use tidepool::{Db, Error, IndexDef, Options, Result, Table, TableDef, TransactionOptions};
 
 use crate::scan::scan;
 
@@ -50,7 +50,8 @@ pub fn file_of_a(dir: &Path) -> PathBuf {
 /// Table `a` fails with this message (up to a checksum's value), table `b` is whole.
 pub fn only_a_fails(dir: &Path, message: &str) {
     let db = Db::open(dir, options()).unwrap();
-    let error = db.open_table("a").and_then(|a| count(&db, &a)).unwrap_err().to_string();
+    let error = db.open_table("a").and_then(|a| count(&db, &a)).unwrap_err();
+    let error = text_of(&error);
     // Checksums in the text differ from run to run, and so does the length of an image by a byte or
     // two: a page has LSNs.
     let (said, sum) = error.split_once("its checksum is").unwrap_or((&error, ""));
@@ -81,7 +82,30 @@ pub fn fill_more(db: &Db, table: &Arc<Table>) {
 }
 
 pub fn open_error(dir: &Path) -> String {
-    Db::open(dir, options()).unwrap_err().to_string()
+    text_of(&Db::open(dir, options()).unwrap_err())
+}
+
+/// The message of an error, which says what to do behind what is wrong and nowhere else.
+fn text_of(error: &Error) -> String {
+    const ADVICE: [&str; 8] = [
+        "restore ",
+        "salvage",
+        "drop the",
+        "put ",
+        "dump ",
+        "force_recovery",
+        "remove ",
+        "use the ",
+    ];
+    let (text, what) = (error.to_string(), error.what());
+    if let Some(remedies) = error.remedies() {
+        assert_eq!(text, format!("{what}: {remedies}"));
+        for word in ADVICE {
+            assert!(!what.contains(word), "'{word}' is advice: {what}");
+            assert!(text.matches(word).count() <= 1, "'{word}' is said twice: {text}");
+        }
+    }
+    text
 }
 
 /// As left by a kill: nothing was written back, all of it is in the redo log.

@@ -36,7 +36,7 @@ fn missing_redo_file() {
     let errors = harm_redo_files(|file| fs::remove_file(file).unwrap());
     assert_each_is(
         errors,
-        "redo/redo.#: missing, but it holds the redo log from LSN # to #; put the file \
+        "redo/redo.#: missing, but it holds the redo log from LSN # to #: put the file \
          back or restore the data directory from a backup; or start with \
          force_recovery=# and dump what can still be read",
     );
@@ -49,7 +49,7 @@ fn truncated_redo_file() {
     });
     assert_each_is(
         errors,
-        "redo/redo.#: # bytes long instead of #: it was truncated; restore the data \
+        "redo/redo.#: # bytes long instead of #: it was truncated: restore the data \
          directory from a backup; or start with force_recovery=# and dump what can still be read",
     );
 }
@@ -75,8 +75,8 @@ fn one_redo_file_of_another_directory() {
     let errors = harm_redo_files(|file| _ = fs::copy(foreign(file), file).unwrap());
     assert_each_is(
         errors.iter().map(|error| without_uuids(error)).collect(),
-        "redo/redo.#: belongs to another data directory (instance … this one is … put back the \
-         file of this data directory; or start with \
+        "redo/redo.#: belongs to another data directory (instance … this one is … put back this \
+         data directory's own file; or start with \
          force_recovery=# and dump what can still be read",
     );
 }

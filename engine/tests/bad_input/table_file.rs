@@ -68,7 +68,7 @@ fn truncated_table_file() {
     file.set_len(5 * 4096).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: the top of the map is corrupt, the file ends before the 64 bytes at offset 33088: it was cut short; restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
+        "tables/00000010.tpd: the top of the map is corrupt: the file ends before the 64 bytes at offset 33088: it was cut short: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -78,7 +78,7 @@ fn empty_table_file() {
     fs::write(file_of_a(dir.path()), b"").unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384; restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
+        "tables/00000010.tpd: it is empty or cut short: it has 0 bytes, and its roots take 16384: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 
@@ -98,7 +98,7 @@ fn table_file_of_another_directory() {
     fs::copy(file_of_a(other.path()), file_of_a(dir.path())).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: it belongs to another data directory: put this directory's own file there, or drop the table",
+        "tables/00000010.tpd: it belongs to another data directory: put back this data directory's own file, or drop the table",
     );
 }
 
@@ -108,7 +108,7 @@ fn table_file_of_another_table() {
     fs::copy(dir.path().join("tables/00000011.tpd"), file_of_a(dir.path())).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: it is of space 17, expected 16: the file was renamed or copied; restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
+        "tables/00000010.tpd: it is of space 17, expected 16: the file was renamed or copied: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::checkpoint::is_due;
 use super::codec::Codec;
 use super::entry::{Entry, Object, Seal};
-use super::error::{Error, Result};
+use super::error::{Error, Remedy, Result};
 use super::geometry::{Geometry, UNIT};
 use super::map::{Absent, Map};
 use super::root::Tail;
@@ -195,8 +195,7 @@ impl PackedFile {
     /// failed: what was written before may be lost, and no later sync would say so.
     pub(super) fn writer_for_change(&self) -> Result<MutexGuard<'_, Writer>> {
         if self.access == Access::ReadOnly {
-            let why = "it is opened for reading only: open the directory for writing";
-            return Err(self.damaged(why));
+            return Err(self.refused("it is opened for reading only", Remedy::OpenForWriting));
         }
         let writer = self.writer.lock();
         match &writer.refuses {
@@ -263,7 +262,7 @@ impl PackedFile {
         let install = |image: &[u8]| self.map.write().install(absent, image, is_place);
         match self.with_image(object, entry, install)? {
             Some(Ok(())) => Ok(()),
-            Some(Err(why)) => Err(self.corrupt(object, why)),
+            Some(Err(why)) => Err(self.corrupt_at(object, &entry, why)),
             // Only the writer gives a node another place; the caller looks again.
             None if self.map.write().is_absent(&absent) => {
                 Err(self.corrupt(object, self.spoilt(&entry)))
@@ -295,8 +294,23 @@ impl PackedFile {
         Error::Corrupt { file: self.name().into(), object, why: why.into() }
     }
 
+    /// The same of bytes that are those that were written, but make no sense.
+    pub(super) fn corrupt_at(
+        &self,
+        object: Object,
+        entry: &Entry,
+        why: impl std::fmt::Display,
+    ) -> Error {
+        let (len, offset) = (entry.len, entry.offset());
+        self.corrupt(object, format!("{why}, in the {len} bytes at offset {offset}"))
+    }
+
     pub(super) fn damaged(&self, why: impl Into<String>) -> Error {
-        Error::File { file: self.name().into(), why: why.into() }
+        self.refused(why, Remedy::Restore)
+    }
+
+    pub(super) fn refused(&self, why: impl Into<String>, remedy: Remedy) -> Error {
+        Error::File { file: self.name().into(), why: why.into(), remedy }
     }
 }
 

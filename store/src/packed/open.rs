@@ -24,7 +24,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::entry::{Entry, Object};
-use super::error::{Error, Result};
+use super::error::{Error, Remedy, Result};
 use super::file::{Access, Chain, PackedFile, Settings, Totals, Traffic, Writer};
 use super::geometry::{BLOCK, Geometry, ROOT_BLOCKS};
 use super::map::Map;
@@ -34,11 +34,6 @@ use super::sealing::Sealing;
 use super::segments::Segments;
 use super::top::{self, Rows};
 use crate::storage::{AlignedBuf, StorageFile};
-
-/// What to do about the damaged file of a table. Only the whole directory can be restored: an older
-/// copy of one file is refused, and its rows would not fit the other files.
-pub const RESTORE: &str = "restore the data directory from a backup, save what can be read with \
-                           'tidepool salvage', or drop the table";
 
 /// A run as the chain has it.
 struct Link {
@@ -135,7 +130,7 @@ impl PackedFile {
         if newest < known {
             return Err(packed.damaged(format!(
                 "its newest run is {newest}, but run {known} was durable: it is an older copy, or \
-                 has lost its end; {RESTORE}"
+                 has lost its end"
             )));
         }
         Ok(packed)
@@ -190,7 +185,7 @@ impl PackedFile {
                     }
                     _ => Err("it is neither of spaces nor of segments"),
                 };
-                taken.map_err(|why| self.corrupt(*object, why))?;
+                taken.map_err(|why| self.corrupt_at(*object, entry, why))?;
             }
             tables.extend(parts);
             tables.push((Object::Top, entry));
@@ -200,7 +195,7 @@ impl PackedFile {
         let has = self.geometry.segments_in(self.file.len()?);
         let used = writer.segments.used(&writer.chain.tails);
         if has < used {
-            let why = format!("it is cut short: it has {has} segments of {used}; {RESTORE}");
+            let why = format!("it is cut short: it has {has} segments of {used}");
             return Err(self.damaged(why));
         }
         if has < writer.segments.count() {
@@ -214,19 +209,22 @@ impl PackedFile {
     fn parts_of(&self, top: Entry, segments: u32) -> Result<(Rows, Rows)> {
         let (count, mut parts) = top::decode(&self.table(Object::Top, top)?)
             .filter(|(count, _)| *count == segments)
-            .ok_or_else(|| self.corrupt(Object::Top, "its rows do not fit the root"))?;
+            .ok_or_else(|| self.corrupt_at(Object::Top, &top, "its rows do not fit the root"))?;
         let mut lists = Vec::new();
         if matches!(parts.first(), Some((Object::Tables { .. }, _))) {
             lists = std::mem::take(&mut parts);
             for (object, entry) in &lists {
                 let rows = top::decode_rows(&self.table(*object, *entry)?);
-                parts.extend(rows.ok_or_else(|| self.corrupt(*object, "it is no list of parts"))?);
+                parts.extend(
+                    rows.ok_or_else(|| self.corrupt_at(*object, entry, "it is no list of parts"))?,
+                );
             }
         }
         match top::is_complete(&parts, count) {
             true => Ok((parts, lists)),
             false => {
-                Err(self.corrupt(Object::Top, "it does not name each part of the tables once"))
+                let why = "it does not name each part of the tables once";
+                Err(self.corrupt_at(Object::Top, &top, why))
             }
         }
     }
@@ -257,7 +255,7 @@ impl PackedFile {
         links.iter().for_each(|link| follow(&mut end, link));
         if let Some(later) = self.durable_behind(&end)? {
             return Err(self.damaged(format!(
-                "it has lost run {}, which was durable when run {later} was written; {RESTORE}",
+                "it has lost run {}, which was durable when run {later} was written",
                 end.sequence + 1
             )));
         }
@@ -299,8 +297,10 @@ impl PackedFile {
             changes.iter().filter(|(_, entry)| entry.as_ref().is_some_and(is_outside));
         match outside.next() {
             Some((object, _)) => {
-                Err(self
-                    .corrupt(*object, "the run that holds its image says that it lies elsewhere"))
+                let why = format!(
+                    "the run at offset {offset} that holds its image says that it lies elsewhere"
+                );
+                Err(self.corrupt(*object, why))
             }
             None => Ok(()),
         }
@@ -393,10 +393,14 @@ impl PackedFile {
         for link in links {
             for (object, entry) in &link.changes {
                 let Object::Page { space, no } = *object else {
-                    return Err(self.corrupt(*object, "it is in a run of pages"));
+                    let why = format!("it is in run {}, which is of pages", link.header.sequence);
+                    return Err(self.corrupt(*object, why));
                 };
-                if entry.is_some_and(|entry| entry.run != link.header.sequence as u32) {
-                    return Err(self.corrupt(*object, "its run says that it is of another one"));
+                if let Some(entry) = entry
+                    && entry.run != link.header.sequence as u32
+                {
+                    let why = format!("run {} says that it is of another", link.header.sequence);
+                    return Err(self.corrupt_at(*object, entry, why));
                 }
                 self.find(space, no)?;
                 let old = self.map.write().set(space, no, *entry).expect("found just now");
@@ -426,13 +430,14 @@ fn follow(chain: &mut Chain, link: &Link) {
 }
 
 fn newest_root(file: &dyn StorageFile) -> Result<Root> {
-    let damaged = |why: String| Error::File { file: file.name().into(), why };
+    let damaged =
+        |why: String| Err(Error::File { file: file.name().into(), why, remedy: Remedy::Restore });
     if file.len()? < ROOT_BLOCKS * BLOCK as u64 {
-        return Err(damaged(format!(
-            "it is empty or cut short: it has {} bytes, and its roots take {}; {RESTORE}",
+        return damaged(format!(
+            "it is empty or cut short: it has {} bytes, and its roots take {}",
             file.len()?,
             ROOT_BLOCKS * BLOCK as u64
-        )));
+        ));
     }
     let mut blocks = AlignedBuf::zeroed(ROOT_BLOCKS as usize * BLOCK);
     file.read_at(&mut blocks, 0)?;
@@ -452,32 +457,33 @@ fn newest_root(file: &dyn StorageFile) -> Result<Root> {
         (_, Some(version)) => {
             let why = format!(
                 "it has format version {version}, but this program reads only versions up to \
-                 {VERSION_WITH_KEY}: use the version of Tidepool that wrote it"
+                 {VERSION_WITH_KEY}"
             );
-            Err(Error::WrongFile { file: file.name().into(), why })
+            let remedy = Remedy::UseItsVersion;
+            Err(Error::WrongFile { file: file.name().into(), why, remedy })
         }
         (Some(root), None) => Ok(root),
-        (None, None) => Err(damaged(format!("none of its roots is whole; {RESTORE}"))),
+        (None, None) => damaged("none of its roots is whole".into()),
     }
 }
 
 fn check(root: &Root, settings: &Settings, file: &str) -> Result<()> {
+    let mut remedy = Remedy::Restore;
     let why = if root.instance != settings.instance {
-        "it belongs to another data directory: put this directory's own file there, or drop the \
-         table"
-            .to_string()
+        remedy = Remedy::PutOwnFile;
+        "it belongs to another data directory".to_string()
     } else if root.space != settings.space {
         let (is, wanted) = (root.space, settings.space);
-        format!("it is of space {is}, expected {wanted}: the file was renamed or copied; {RESTORE}")
+        format!("it is of space {is}, expected {wanted}: the file was renamed or copied")
     } else if root.page_size != settings.page_size {
         let (has, wanted) = (root.page_size.bytes(), settings.page_size.bytes());
-        format!("it has pages of {has} bytes, the data directory has {wanted}; {RESTORE}")
+        format!("it has pages of {has} bytes, the data directory has {wanted}")
     } else if !has_sound_tails(root) {
-        format!("its root says that streams go on where none can; {RESTORE}")
+        "its root says that streams go on where none can".to_string()
     } else {
         return Ok(());
     };
-    Err(Error::WrongFile { file: file.into(), why })
+    Err(Error::WrongFile { file: file.into(), why, remedy })
 }
 
 /// Whether the streams can go on where a root says. Its checksum is right, so a writer was wrong.

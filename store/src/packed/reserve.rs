@@ -13,7 +13,7 @@
 //! checkpoints also find it at the end of the segment that their stream fills.
 
 use super::entry::ENTRY_BYTES;
-use super::error::Result;
+use super::error::{Remedy, Result};
 use super::file::{PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT};
 use super::map::Cost;
@@ -85,9 +85,7 @@ impl PackedFile {
             return Ok(());
         }
         if count > self.geometry.segments_max() {
-            return Err(
-                self.damaged("it can't grow beyond 64 TiB: divide its table into partitions")
-            );
+            return Err(self.refused("it can't grow beyond 64 TiB", Remedy::DivideTable));
         }
         self.file.set_len(self.geometry.offset_of(count))?;
         writer.segments.grow(count);

@@ -9,7 +9,6 @@ use super::entry::{Entry, Identity, Object, Seal};
 use super::error::{Error, Result};
 use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
-use super::open::RESTORE;
 use super::reserve::{Left, Purpose};
 use super::root::Tail;
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
@@ -486,7 +485,7 @@ impl<'a> Prepared<'a> {
         writer.must_checkpoint = false;
         if let Err(why) = counted {
             // Were the count believed, a segment with images in use could be filled again.
-            writer.refuses = Some(file.damaged(format!("{why}; {RESTORE}")));
+            writer.refuses = Some(file.damaged(why));
         }
         file.note_totals(&writer);
     }

@@ -121,6 +121,21 @@ impl StorageError {
         self.op == StorageOp::Lock && self.kind() == io::ErrorKind::WouldBlock
     }
 
+    /// What was tried and why it failed, for a message that names the file already and says itself
+    /// what to do: "cannot read it at offset 4096: …".
+    pub fn what(&self) -> String {
+        self.what_of("it")
+    }
+
+    fn what_of(&self, file: &str) -> String {
+        let place = match self.offset {
+            Some(len) if self.op == StorageOp::SetLen => format!(" to {len} bytes"),
+            Some(offset) => format!(" at offset {offset}"),
+            None => String::new(),
+        };
+        format!("cannot {} {file}{place}: {}", self.op.verb(), self.source)
+    }
+
     /// What the administrator can do; empty where the error speaks for itself.
     fn advice(&self) -> &'static str {
         use io::ErrorKind as Kind;
@@ -152,13 +167,7 @@ impl StorageError {
 impl fmt::Display for StorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = if self.file.is_empty() { "." } else { &*self.file };
-        write!(f, "cannot {} '{file}'", self.op.verb())?;
-        match self.offset {
-            Some(len) if self.op == StorageOp::SetLen => write!(f, " to {len} bytes")?,
-            Some(offset) => write!(f, " at offset {offset}")?,
-            None => {}
-        }
-        write!(f, ": {}", self.source)?;
+        f.write_str(&self.what_of(&format!("'{file}'")))?;
         match self.advice() {
             "" => Ok(()),
             advice => write!(f, " ({advice})"),

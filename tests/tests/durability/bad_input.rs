@@ -86,7 +86,7 @@ fn a_missing_redo_file_is_named() {
     fs::rename(&control, &aside).expect("it is there");
     refuses_to_start(
         &mut server,
-        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore the data \
+        "redo/control: missing, though the data directory holds 'system.tpd': put the file back or restore the data \
          directory from a backup",
     );
     fs::rename(&aside, &control).expect("it is there");
@@ -108,7 +108,7 @@ fn a_missing_redo_file_is_named() {
                 "{error}"
             );
             assert!(
-                error.contains("; put the file back or restore the data directory from a backup"),
+                error.contains(": put the file back or restore the data directory from a backup"),
                 "{error}"
             );
             named += 1;
@@ -135,7 +135,7 @@ fn the_redo_log_of_another_directory_is_refused() {
         &mut server,
         "redo: the redo log belongs to another data directory (instance ",
     );
-    refuses_to_start(&mut server, "; put back this data directory's own redo log");
+    refuses_to_start(&mut server, ": put back this data directory's own redo log");
     fs::remove_dir_all(&own).expect("it is there");
     fs::rename(&aside, &own).expect("it is there");
     server.launch().expect("with its own log it starts");
@@ -149,7 +149,7 @@ fn a_truncated_table_file_concerns_that_table_only() {
     file.set_len(5 * 4096).expect("it can be cut");
     server.launch().expect("the server starts");
     let error = count(&server, "a").expect_err("the table is cut short");
-    let text = ": it was cut short; restore the data directory from a backup, save what can be read with \
+    let text = ": it was cut short: restore the data directory from a backup, save what can be read with \
                 'tidepool salvage', or drop the table";
     assert!(
         error.contains(text) || server.error_log().contains(text),

@@ -26,7 +26,7 @@ use tidepool_pool::packed::Codec;
 
 use crate::catalog::{ATTACHMENT_LEN_MAX, TableDef, TableRecord, TreeRecord};
 use crate::env::random_uuid;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 const MAGIC: &[u8; 8] = b"TIDEEXPT";
 /// Version of the format that this build writes, and the only one that it reads.
@@ -316,36 +316,33 @@ impl TableExport {
     /// # Errors
     /// [`Error::Format`] if it is no export, of another version, or damaged.
     pub fn open(name: &str, mut from: Box<dyn Read + Send>) -> Result<Self> {
-        let refuse = |why: &str| Err(Error::format(name, why));
+        let refuse = |why: &str, remedy| Err(Error::format(name, why, remedy));
         let mut head = [0; HEADER_BYTES];
         let got = read_up_to(&mut from, &mut head).map_err(|error| read_error(name, &error))?;
         if got < 12 || head[..8] != *MAGIC {
-            return refuse(
-                "it is no table that Tidepool has exported: copy the file that \
-                           FLUSH TABLES … FOR EXPORT has written",
-            );
+            return refuse("it is no table that Tidepool has exported", Remedy::CopyExport);
         }
         let version = u32::from_le_bytes(head[8..12].try_into().expect("4 bytes"));
         if version != VERSION {
             let why = format!(
-                "it is an export of format {version}, and this Tidepool reads format {VERSION}: \
-                 import it with the Tidepool that wrote it, or dump the table there"
+                "it is an export of format {version}, and this Tidepool reads format {VERSION}"
             );
-            return Err(Error::format(name, why));
+            return refuse(&why, Remedy::ImportWithItsVersion);
         }
         let len = u32::from_le_bytes(head[12..16].try_into().expect("4 bytes")) as usize;
         if got < HEADER_BYTES || len > BODY_MAX {
-            return refuse(BROKEN_HEADER);
+            return refuse(BROKEN_HEADER, Remedy::CopyOrExportAgain);
         }
         let mut body = Vec::new();
         let got = (&mut from).take(len as u64).read_to_end(&mut body);
         got.map_err(|error| read_error(name, &error))?;
         let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..36]), &body);
         if body.len() != len || sum.to_le_bytes() != head[36..] {
-            return refuse(BROKEN_HEADER);
+            return refuse(BROKEN_HEADER, Remedy::CopyOrExportAgain);
         }
         let exported = Exported::decode(&body);
-        let exported = exported.map_err(|why| Error::format(name, format!("{why}: {AGAIN}")))?;
+        let exported =
+            exported.map_err(|why| Error::format(name, why, Remedy::CopyOrExportAgain))?;
         Ok(Self {
             from,
             name: name.into(),
@@ -372,7 +369,8 @@ impl TableExport {
     /// An error about the block that was read last.
     pub(super) fn spoilt(&self, why: &str) -> Error {
         let number = self.number.saturating_sub(1);
-        Error::format(&self.name, format!("block {number} is damaged: {why}: {AGAIN}"))
+        let why = format!("block {number} is damaged: {why}");
+        Error::format(&self.name, why, Remedy::CopyOrExportAgain)
     }
 
     /// Reads the next block, whose bytes are appended to `plain`.
@@ -452,8 +450,8 @@ impl TableExport {
         if got == bytes.len() {
             return Ok(());
         }
-        let why = format!("it ends at byte {}, and is not complete: {AGAIN}", self.read);
-        Err(Error::format(&self.name, why))
+        let why = format!("it ends at byte {}, and is not complete", self.read);
+        Err(Error::format(&self.name, why, Remedy::CopyOrExportAgain))
     }
 
     /// Nothing may follow.
@@ -467,8 +465,7 @@ impl TableExport {
     }
 }
 
-const AGAIN: &str = "copy the file again, or export the table again";
-const BROKEN_HEADER: &str = "its header is damaged: copy the file again, or export the table again";
+const BROKEN_HEADER: &str = "its header is damaged";
 
 fn read_error(name: &str, error: &io::Error) -> Error {
     Error::Storage(format!("{name} can't be read: {error}"))

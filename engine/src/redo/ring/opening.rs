@@ -17,7 +17,7 @@ use super::super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
 use super::{
     FILES_MIN, FIRST_FILE_SIZE, LiveFile, REDO_DIR, Ring, file_name, file_no_of, make_file,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// The control file of a new directory before it is complete.
 const CONTROL_FILE_NEW: &str = "redo/control.new";
@@ -86,10 +86,7 @@ impl Ring {
     pub fn open(storage: Arc<dyn Storage>, file_size: u64) -> Result<Self> {
         let control_file = storage.open(CONTROL_FILE).map_err(|error| {
             if error.is_not_found() {
-                Error::lost(
-                    CONTROL_FILE,
-                    "missing; put the file back or restore the data directory from a backup",
-                )
+                Error::lost(CONTROL_FILE, "missing", Remedy::PutBack)
             } else {
                 error.into()
             }
@@ -212,10 +209,8 @@ impl Ring {
         }
         Err(Error::lost(
             CONTROL_FILE,
-            format!(
-                "no redo file holds the log at LSN {}; restore the data directory from a backup",
-                at.0
-            ),
+            format!("no redo file holds the log at LSN {}", at.0),
+            Remedy::RestoreDirectory,
         ))
     }
 
@@ -243,12 +238,8 @@ impl Ring {
 fn missing(name: &str, start: Lsn, size: u64) -> Error {
     Error::lost(
         name,
-        format!(
-            "missing, but it holds the redo log from LSN {} to {}; put the file back or restore the data \
-             directory from a backup",
-            start.0,
-            start.0 + size
-        ),
+        format!("missing, but it holds the redo log from LSN {} to {}", start.0, start.0 + size),
+        Remedy::PutBack,
     )
 }
 
@@ -263,10 +254,8 @@ fn check_file(
     if len < want {
         return Err(Error::lost(
             name,
-            format!(
-                "{len} bytes long instead of {want}: it was truncated; restore the data directory \
-                 from a backup"
-            ),
+            format!("{len} bytes long instead of {want}: it was truncated"),
+            Remedy::RestoreDirectory,
         ));
     }
     let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
@@ -276,11 +265,11 @@ fn check_file(
         return Err(Error::lost(
             name,
             format!(
-                "belongs to another data directory (instance {}, this one is {}); put back the file of this \
-                 data directory",
+                "belongs to another data directory (instance {}, this one is {})",
                 format_uuid(&header.uuid),
                 format_uuid(&control.uuid)
             ),
+            Remedy::PutOwnFile,
         ));
     }
     if (header.file_no, header.start, header.size) != (entry.file_no, start, entry.size) {
@@ -288,9 +277,10 @@ fn check_file(
             name,
             format!(
                 "holds the log from LSN {} as file {}, but {CONTROL_FILE} expects LSN {} as file {}: the two \
-                 are of different times; restore the data directory from a backup",
+                 are of different times",
                 header.start.0, header.file_no, start.0, entry.file_no
             ),
+            Remedy::RestoreDirectory,
         ));
     }
     Ok(())

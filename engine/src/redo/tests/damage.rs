@@ -64,7 +64,7 @@ fn the_error_says_what_would_be_lost_and_how_to_accept_that() {
         message(&disk),
         "redo/redo.00000001: the redo log is damaged at offset 4360: it can be read up to LSN 4360, but it was durable up to \
          LSN 4488 at least, as 'redo/redo.00000001' says at offset 4597. What was committed in these 128 bytes would be lost \
-         (1 whole mini-transaction can be read behind the damage, up to LSN 4597); restore the data directory from a backup, \
+         (1 whole mini-transaction can be read behind the damage, up to LSN 4597): restore the data directory from a backup, \
          or accept the loss: start once with accept_log_loss (in a server, tidepool_accept_log_loss=ON)"
     );
 }

@@ -140,8 +140,8 @@ fn a_block_of_the_log_that_cannot_be_read_is_an_error() {
     for bad in [4096, 8192, 12288] {
         let worn = Worn::new(disk.kill(), &[(FIRST_FILE, bad)]);
         let error = worn.message();
-        let place = format!("on: cannot read '{FIRST_FILE}' at offset {bad}: ");
-        assert!(error.starts_with("the redo log from LSN ") && error.contains(&place), "{error}");
+        let place = format!("{FIRST_FILE}: cannot read it at offset {bad}: ");
+        assert!(error.starts_with(&place) && error.contains(" the redo log from LSN "), "{error}");
         assert!(error.contains("tidepool_accept_log_loss=ON"), "{error}");
         // As the message says.
         let (log, scan, frames) = open_with(worn.0.clone(), AcceptLogLoss::Yes).unwrap();

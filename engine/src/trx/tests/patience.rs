@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::error::Remedy;
 use crate::trx::retry::{FAILURES_MAX, RETRY_PAUSE, RetryState};
 
 const ROWS: u32 = 400;
@@ -230,5 +231,8 @@ fn pauses_grow() {
     assert!(retries.gives_up_on(&Error::corrupt("file", 1, "wrong")));
     assert!(!retries.gives_up_on(&Error::NoSpace("file".into())));
     retries.succeeded();
-    assert!(!retries.gives_up_on(&error) && retries.gives_up_on(&Error::format("file", "missing")));
+    assert!(
+        !retries.gives_up_on(&error)
+            && retries.gives_up_on(&Error::format("file", "missing", Remedy::PutBack))
+    );
 }

@@ -32,7 +32,7 @@ use super::super::geometry::{BLOCK, ROOT_BLOCKS};
 use super::super::map::FANOUT;
 use super::super::root::{FileKey, Root, Slot, Tail};
 use super::super::run::{ENTRIES_MAX, RunHeader, RunKind, STREAMS, has_magic, header_bytes};
-use super::{RESTORE, check, newest_root};
+use super::{check, newest_root};
 use crate::page::page_lsn;
 use crate::storage::{AlignedBuf, StorageFile};
 
@@ -123,9 +123,8 @@ impl PackedFile {
         let bare = root.clone().unwrap_or_else(|| bare_root(&settings, number.unwrap_or(0)));
         let rescued = PackedFile::with_root(file.clone(), (settings, Access::ReadOnly), &bare);
         if root.is_none() && runs.is_empty() {
-            return Err(rescued.damaged(format!(
-                "none of its roots is whole, and no run of it is left; {RESTORE}"
-            )));
+            let why = "none of its roots is whole, and no run of it is left";
+            return Err(rescued.damaged(why));
         }
         let mut old = root.map(|root| Known::read(&rescued, &root));
         runs.sort_by_key(|run| run.sequence);

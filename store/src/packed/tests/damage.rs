@@ -168,7 +168,7 @@ fn a_file_of_something_else_is_refused() {
     let error = open(Settings { space: 8, ..ours });
     assert!(error.starts_with("t: it is of space 7, expected 8: the file was renamed"), "{error}");
     let error = open(Settings { instance: [6; 16], ..ours });
-    assert!(error.starts_with("t: it belongs to another data directory: put"), "{error}");
+    assert!(error.starts_with("t: it belongs to another data directory: put back"), "{error}");
     let error = open(Settings { page_size: crate::page::PageSize::DEFAULT, ..ours });
     assert!(error.starts_with("t: it has pages of 4096 bytes, the data directory has 16384"));
 }
@@ -209,7 +209,14 @@ fn an_image_that_is_spoilt_is_not_moved() {
     let error = packed.clean(Victim { segment, live_units, units: 1024, age: 0 }).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "t: page 3 of space 7 is corrupt: its image can't be moved: it is spoilt"
+        format!(
+            "t: page 3 of space 7 is corrupt: its image can't be moved: the {} bytes at offset {} \
+             are not those that run {} wrote there: {}",
+            entry.len,
+            entry.offset(),
+            entry.run,
+            Remedy::Restore
+        )
     );
     assert_eq!(packed.writer.lock().segments.live_units(segment), entry.units());
 }

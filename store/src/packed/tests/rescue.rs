@@ -157,7 +157,7 @@ fn a_file_of_something_else_is_refused() {
     let error = rescue(Settings { space: 8, ..ours });
     assert!(error.starts_with("t: it is of space 7, expected 8: the file was renamed"), "{error}");
     let error = rescue(Settings { instance: [6; 16], ..ours });
-    assert!(error.starts_with("t: it belongs to another data directory: put"), "{error}");
+    assert!(error.starts_with("t: it belongs to another data directory: put back"), "{error}");
     disk.open(FILE).unwrap().set_len(0).unwrap();
     let error = rescue(ours);
     assert!(
