@@ -77,7 +77,7 @@ impl PackedFile {
             if identity.checksum(image) == entry.crc {
                 images.push(Image::stored_at((space, no), &entry, image));
             } else {
-                let why = "its image can't be moved: it is spoilt";
+                let why = format!("its image can't be moved: {}", self.spoilt(&entry));
                 in_use.failed = Some(self.corrupt(object, why));
             }
         }

@@ -262,7 +262,7 @@ impl PackedFile {
         let install = |image: &[u8]| self.map.write().install(absent, image, is_place);
         match self.with_image(object, entry, install)? {
             Some(Ok(())) => Ok(()),
-            Some(Err(why)) => Err(self.corrupt(object, why)),
+            Some(Err(why)) => Err(self.corrupt_at(object, &entry, why)),
             // Only the writer gives a node another place; the caller looks again.
             None if self.map.write().is_absent(&absent) => {
                 Err(self.corrupt(object, self.spoilt(&entry)))
@@ -292,6 +292,17 @@ impl PackedFile {
 
     pub(super) fn corrupt(&self, object: Object, why: impl Into<String>) -> Error {
         Error::Corrupt { file: self.name().into(), object, why: why.into() }
+    }
+
+    /// The same of bytes that are those that were written, but make no sense.
+    pub(super) fn corrupt_at(
+        &self,
+        object: Object,
+        entry: &Entry,
+        why: impl std::fmt::Display,
+    ) -> Error {
+        let (len, offset) = (entry.len, entry.offset());
+        self.corrupt(object, format!("{why}, in the {len} bytes at offset {offset}"))
     }
 
     pub(super) fn damaged(&self, why: impl Into<String>) -> Error {

@@ -185,7 +185,7 @@ impl PackedFile {
                     }
                     _ => Err("it is neither of spaces nor of segments"),
                 };
-                taken.map_err(|why| self.corrupt(*object, why))?;
+                taken.map_err(|why| self.corrupt_at(*object, entry, why))?;
             }
             tables.extend(parts);
             tables.push((Object::Top, entry));
@@ -209,19 +209,22 @@ impl PackedFile {
     fn parts_of(&self, top: Entry, segments: u32) -> Result<(Rows, Rows)> {
         let (count, mut parts) = top::decode(&self.table(Object::Top, top)?)
             .filter(|(count, _)| *count == segments)
-            .ok_or_else(|| self.corrupt(Object::Top, "its rows do not fit the root"))?;
+            .ok_or_else(|| self.corrupt_at(Object::Top, &top, "its rows do not fit the root"))?;
         let mut lists = Vec::new();
         if matches!(parts.first(), Some((Object::Tables { .. }, _))) {
             lists = std::mem::take(&mut parts);
             for (object, entry) in &lists {
                 let rows = top::decode_rows(&self.table(*object, *entry)?);
-                parts.extend(rows.ok_or_else(|| self.corrupt(*object, "it is no list of parts"))?);
+                parts.extend(
+                    rows.ok_or_else(|| self.corrupt_at(*object, entry, "it is no list of parts"))?,
+                );
             }
         }
         match top::is_complete(&parts, count) {
             true => Ok((parts, lists)),
             false => {
-                Err(self.corrupt(Object::Top, "it does not name each part of the tables once"))
+                let why = "it does not name each part of the tables once";
+                Err(self.corrupt_at(Object::Top, &top, why))
             }
         }
     }
@@ -294,8 +297,10 @@ impl PackedFile {
             changes.iter().filter(|(_, entry)| entry.as_ref().is_some_and(is_outside));
         match outside.next() {
             Some((object, _)) => {
-                Err(self
-                    .corrupt(*object, "the run that holds its image says that it lies elsewhere"))
+                let why = format!(
+                    "the run at offset {offset} that holds its image says that it lies elsewhere"
+                );
+                Err(self.corrupt(*object, why))
             }
             None => Ok(()),
         }
@@ -388,10 +393,14 @@ impl PackedFile {
         for link in links {
             for (object, entry) in &link.changes {
                 let Object::Page { space, no } = *object else {
-                    return Err(self.corrupt(*object, "it is in a run of pages"));
+                    let why = format!("it is in run {}, which is of pages", link.header.sequence);
+                    return Err(self.corrupt(*object, why));
                 };
-                if entry.is_some_and(|entry| entry.run != link.header.sequence as u32) {
-                    return Err(self.corrupt(*object, "its run says that it is of another one"));
+                if let Some(entry) = entry
+                    && entry.run != link.header.sequence as u32
+                {
+                    let why = format!("run {} says that it is another's", link.header.sequence);
+                    return Err(self.corrupt_at(*object, entry, why));
                 }
                 self.find(space, no)?;
                 let old = self.map.write().set(space, no, *entry).expect("found just now");

@@ -122,14 +122,14 @@ impl PackedFile {
         let object = Object::Page { space, no };
         let decode = |entry: Entry, image: &[u8]| {
             self.with_opened((object, &entry), image, |image| {
-                entry.codec.decode(image, page)?;
+                entry.codec.decode(image, page).map_err(|why| (entry, why))?;
                 see(entry.codec, image);
-                Ok::<(), &str>(())
+                Ok::<(), (Entry, &str)>(())
             })
         };
         match self.newest_image(space, no, decode)? {
             Some(Ok(Ok(()))) => Ok(Found::Page),
-            Some(Ok(Err(why))) => Err(self.corrupt(object, why)),
+            Some(Ok(Err((entry, why)))) => Err(self.corrupt_at(object, &entry, why)),
             Some(Err(error)) => Err(error),
             None => {
                 page.fill(0);

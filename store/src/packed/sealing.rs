@@ -130,7 +130,7 @@ impl PackedFile {
             return Ok(each(image));
         }
         let Some((id, version)) = key_of(image) else {
-            return Err(self.corrupt(object, "its encrypted image is too short"));
+            return Err(self.corrupt_at(object, entry, "its encrypted image is too short"));
         };
         let no_key = |why: String| Error::Key {
             file: self.name().into(),
@@ -144,8 +144,9 @@ impl PackedFile {
         let key = keys.page_key(id, version).map_err(|error| no_key(error.to_string()))?;
         OPENED.with_borrow_mut(|opened| {
             key.open(image, &associated(object, entry.codec), opened).map_err(|_| {
-                self.corrupt(
+                self.corrupt_at(
                     object,
+                    entry,
                     format!(
                         "its encrypted image was changed or is another page's, or version \
                          {version} of key {id} is not the one that it was encrypted with"
@@ -165,7 +166,7 @@ impl PackedFile {
     ) -> Result<()> {
         let decoded =
             self.with_opened((object, entry), image, |image| entry.codec.decode(image, page))?;
-        decoded.map_err(|why| self.corrupt(object, why))
+        decoded.map_err(|why| self.corrupt_at(object, entry, why))
     }
 }
 

@@ -210,7 +210,11 @@ fn an_image_that_is_spoilt_is_not_moved() {
     assert_eq!(
         error.to_string(),
         format!(
-            "t: page 3 of space 7 is corrupt: its image can't be moved: it is spoilt: {}",
+            "t: page 3 of space 7 is corrupt: its image can't be moved: the {} bytes at offset {} \
+             are not those that run {} wrote there: {}",
+            entry.len,
+            entry.offset(),
+            entry.run,
             Remedy::Restore
         )
     );
