@@ -399,7 +399,7 @@ impl PackedFile {
                 if let Some(entry) = entry
                     && entry.run != link.header.sequence as u32
                 {
-                    let why = format!("run {} says that it is of another", link.header.sequence);
+                    let why = format!("run {} says that it is another's", link.header.sequence);
                     return Err(self.corrupt_at(*object, entry, why));
                 }
                 self.find(space, no)?;

@@ -75,9 +75,9 @@ fn a_root_with_tails_where_no_segment_is_gives_an_error() {
     let file = disk.open(FILE).unwrap();
     file.write_at(&root.encode(), Root::slot_offset(root.number)).unwrap();
     file.write_at(&root.encode(), Root::slot_offset(root.number) + BLOCK as u64).unwrap();
-    assert!(
-        error_of(&disk).contains("the top of the map is corrupt: its rows do not fit the root, in the ")
-    );
+    let error = error_of(&disk);
+    let why = "the top of the map is corrupt: its rows do not fit the root, in the ";
+    assert!(error.contains(why), "{error}");
 }
 
 #[test]
