@@ -265,8 +265,15 @@ impl From<StorageError> for OpenError {
 }
 
 impl From<tidepool_pool::Error> for OpenError {
+    /// Of opening a space, which reads what the file says of its pages.
     fn from(error: tidepool_pool::Error) -> OpenError {
-        OpenError::Other(error.into())
+        use tidepool_pool::Error::{Corrupt, File, Storage};
+        let of_file = match &error {
+            File { .. } | Corrupt { .. } => OpenError::Unusable,
+            Storage(storage) if storage.op == StorageOp::Read => OpenError::Unusable,
+            _ => OpenError::Other,
+        };
+        of_file(error.into())
     }
 }
 

@@ -6,7 +6,7 @@ use tidepool::{Cursor, Db, LockMode, LockWait, Result, TransactionOptions};
 use tidepool_pool::PageType;
 use tidepool_pool::page::page_type;
 
-use crate::copy::copy_dir;
+use crate::copy::{copy_dir, copy_of};
 use crate::fixture::{PAGE_SIZE, count, directory, file_of_a, killed, only_a_fails, options};
 use crate::packed::{self, files_in};
 
@@ -58,6 +58,43 @@ fn zeroed_allocation_bitmap() {
     assert_eq!(count(&db, &a).unwrap(), 1000 + inserted, "nothing was overwritten");
     drop(a);
     db.drop_table("a").unwrap();
+}
+
+/// The redo log holds changes of both tables, new pages among them, and a block of one table's file
+/// is lost: whatever the block held, the start goes on, and the other table is whole.
+#[test]
+fn no_block_of_a_table_s_file_is_needed_to_start_after_a_kill() {
+    const BLOCK: usize = 4096;
+    let dir = directory();
+    let db = Db::open(dir.path(), options()).unwrap();
+    for name in ["a", "b"] {
+        let table = db.open_table(name).unwrap();
+        let mut trx = db.begin(TransactionOptions::default());
+        for row in 1000_u32..1500 {
+            trx.insert(&table, 0, &row.to_be_bytes(), &[8; 200]).unwrap();
+        }
+        trx.commit().unwrap();
+    }
+    let killed = copy_of(dir.path());
+    drop(db);
+    let bytes = fs::read(file_of_a(killed.path())).unwrap();
+    let is_used = |at: &usize| bytes[*at..(*at + BLOCK).min(bytes.len())].iter().any(|b| *b != 0);
+    let used: Vec<_> = (0..bytes.len()).step_by(BLOCK).filter(is_used).collect();
+    assert!(used.len() > 5, "roots, nodes of the map and pages");
+    for at in used {
+        let damaged = copy_of(killed.path());
+        let mut bytes = bytes.clone();
+        bytes[at..at + BLOCK].fill(0);
+        fs::write(file_of_a(damaged.path()), bytes).unwrap();
+        let db = Db::open(damaged.path(), options())
+            .unwrap_or_else(|error| panic!("the block at {at} refuses the start: {error}"));
+        assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1500);
+        if let Ok(rows) = db.open_table("a").and_then(|a| count(&db, &a)) {
+            assert_eq!(rows, 1500, "the block at {at}");
+        }
+        db.drop_table("a").unwrap();
+        db.close().unwrap();
+    }
 }
 
 #[test]
