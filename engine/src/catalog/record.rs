@@ -210,12 +210,17 @@ impl TableRecord {
 
     /// Decodes the record of table `name` (for the error's text only).
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
-        Reader { rest: bytes }.record().map_err(|why| {
-            Error::lost(
-                crate::files::SYSTEM_FILE,
-                format!("catalog entry of table '{name}': {why}"),
-                Remedy::RestoreDirectory,
-            )
+        let (result, remedy) = match bytes.first() {
+            Some(version) if *version != RECORD_VERSION => {
+                let why =
+                    format!("record version {version}, this program reads {RECORD_VERSION} only");
+                (Err(why), Remedy::UseItsVersion)
+            }
+            _ => (Reader { rest: bytes }.record(), Remedy::RestoreDirectory),
+        };
+        result.map_err(|why| {
+            let why = format!("catalog entry of table '{name}': {why}");
+            Error::lost(crate::files::SYSTEM_FILE, why, remedy)
         })
     }
 }
@@ -228,11 +233,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn record(mut self) -> Result<TableRecord, String> {
         let version = self.u8()?;
-        if version != RECORD_VERSION {
-            return Err(format!(
-                "record version {version} is newer than this build knows ({RECORD_VERSION}): open it with the Tidepool that wrote it"
-            ));
-        }
+        debug_assert_eq!(version, RECORD_VERSION);
         let flags = self.u8()?;
         let known = FLAG_LOST_CHANGES
             | FLAG_HAS_NOTES
@@ -369,8 +370,8 @@ mod tests {
         let error = TableRecord::decode("shop/orders", &[2, 0]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "system.tpd: catalog entry of table 'shop/orders': record version 2 is newer than this build knows (1): \
-             open it with the Tidepool that wrote it"
+            "system.tpd: catalog entry of table 'shop/orders': record version 2, this program reads 1 only: \
+             use the version of Tidepool that wrote it"
         );
     }
 

@@ -55,29 +55,28 @@ fn a_header_says_whose_space_it_is() {
     let good = space_header::read(env.pool(), &space).unwrap();
     assert_eq!((good.size_pages, good.free_hint, good.auto_increment), (8, 2, 0));
     let file = space.name();
-    let check = |header: &SpaceHeader, size, id, uuid| {
-        header.check(file, size, id, uuid).err().map(|error| error.to_string())
-    };
+    let check = |header: &SpaceHeader, size, id, uuid| header.check(file, size, id, uuid).err();
+    let what = |error: Option<Error>| error.unwrap().what();
     let uuid = env.instance();
     assert_eq!(check(&good, 4096, 16, &uuid), None);
     let newer = SpaceHeader { format_version: 4, ..good.clone() };
     assert_eq!(
-        check(&newer, 4096, 16, &uuid).unwrap(),
+        check(&newer, 4096, 16, &uuid).unwrap().to_string(),
         "tables/00000010.tpd: written in format version 4, this program reads version 3: use the version of Tidepool that wrote it"
     );
     assert_eq!(
-        check(&good, 16384, 16, &uuid).unwrap(),
+        what(check(&good, 16384, 16, &uuid)),
         "tables/00000010.tpd: pages of 4096 bytes, the data directory has 16384"
     );
     assert_eq!(
-        check(&good, 4096, 17, &uuid).unwrap(),
+        what(check(&good, 4096, 17, &uuid)),
         "tables/00000010.tpd: tablespace 16, expected 17: the file was renamed or copied"
     );
     assert_eq!(
-        check(&good, 4096, 16, &[0; 16]).unwrap(),
+        what(check(&good, 4096, 16, &[0; 16])),
         "tables/00000010.tpd: belongs to another data directory"
     );
-    let junk = SpaceHeader::parse(&[1; 4096], file).unwrap_err().to_string();
+    let junk = SpaceHeader::parse(&[1; 4096], file).unwrap_err().what();
     assert_eq!(
         junk,
         "tables/00000010.tpd: not a Tidepool tablespace: its first page lacks the magic number"
