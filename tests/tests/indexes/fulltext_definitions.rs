@@ -5,11 +5,12 @@ use std::os::unix::fs::symlink;
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool::{Db, Options as EngineOptions, TransactionOptions};
 use tidepool_tests::environment::Environment;
 use tidepool_tests::fulltext::wait_for_merges;
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::{beside_writer, check, code_of, number, rows, run};
+
+use crate::write_past_server;
 
 /// Ids of the rows that match in boolean mode.
 fn found(conn: &mut Conn, table: &str, query: &str) -> Vec<u32> {
@@ -361,21 +362,12 @@ fn check_table_finds_words_that_rows_do_not_have() {
     run(&mut conn, &[TABLE, "INSERT INTO t VALUES (1, 'alpha beta'), (2, 'beta')"]);
     wait_for_merges(&mut conn, 2);
     check(&mut conn, "t");
-    server.stop();
-    {
-        let directory = server.data_dir().join("tidepool");
-        let db = Db::open(&directory, EngineOptions::default()).expect("the directory opens");
-        let table = db.open_table("test/t").expect("the table opens");
-        let mut trx = db.begin(TransactionOptions::default());
+    write_past_server(&mut server, |trx, table| {
         // A word's key: its weights, 00, and the primary key.
-        trx.delete(&table, 1, b"BETA\0\x80\0\0\x01").expect("the entry is there");
-        trx.insert(&table, 1, b"ZETA\0\x80\0\0\x02", &[1, 0]).expect("it can be inserted");
-        trx.insert(&table, 1, b"BETA\0\x80\0\0\x09", &[1, 0]).expect("it can be inserted");
-        trx.commit().expect("a commit");
-        drop((trx, table));
-        db.close().expect("it closes");
-    }
-    server.restart();
+        trx.delete(table, 1, b"BETA\0\x80\0\0\x01").expect("the entry is there");
+        trx.insert(table, 1, b"ZETA\0\x80\0\0\x02", &[1, 0]).expect("it can be inserted");
+        trx.insert(table, 1, b"BETA\0\x80\0\0\x09", &[1, 0]).expect("it can be inserted");
+    });
     let mut conn = server.connect_to("test");
     let said = rows(&mut conn, "CHECK TABLE t").join("\n");
     assert!(said.contains("lacks the entry of the row with key 80000001"), "{said}");

@@ -8,10 +8,11 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tidepool::{Db, Options as EngineOptions, TransactionOptions};
 use tidepool_tests::fulltext::{merged_rows, wait_for_merges};
 use tidepool_tests::server::{Options, Server, wait_until};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
+
+use crate::write_past_server;
 
 const TABLE: &str = "CREATE TABLE t (id INT PRIMARY KEY, a LONGTEXT, FULLTEXT (a)) CHARSET utf8mb4";
 const WORDS: [&str; 12] = [
@@ -299,24 +300,15 @@ fn check_table_finds_pending_words_that_rows_do_not_have() {
     run(&mut conn, &[TABLE, "INSERT INTO t VALUES (1, 'alpha beta'), (2, 'beta'), (3, 'gamma')"]);
     wait_for_merges(&mut conn, 3);
     check(&mut conn, "t");
-    server.stop();
-    {
-        let directory = server.data_dir().join("tidepool");
-        let db = Db::open(&directory, EngineOptions::default()).expect("the directory opens");
-        let table = db.open_table("test/t").expect("the table opens");
-        let mut trx = db.begin(TransactionOptions::default());
+    write_past_server(&mut server, |trx, table| {
         let of = |id: u8| [0xD0, 0x80, 0, 0, id];
         // Of a row that has entries of the text 'beta', and the word `zeta`.
         let other = b"\x05\x05beta\x05ZETA\0\x02\x01\0";
-        trx.insert(&table, 1, &of(2), other).expect("it can be inserted");
+        trx.insert(table, 1, &of(2), other).expect("it can be inserted");
         // Of a row that is said to have no entries.
-        trx.insert(&table, 1, &of(3), b"\0\x06GAMMA\0\x02\x01\0").expect("it can be inserted");
-        trx.insert(&table, 1, &of(9), b"\0\x05ZETA\0\x02\x01\0").expect("it can be inserted");
-        trx.commit().expect("a commit");
-        drop((trx, table));
-        db.close().expect("it closes");
-    }
-    server.restart();
+        trx.insert(table, 1, &of(3), b"\0\x06GAMMA\0\x02\x01\0").expect("it can be inserted");
+        trx.insert(table, 1, &of(9), b"\0\x05ZETA\0\x02\x01\0").expect("it can be inserted");
+    });
     let mut conn = server.connect_to("test");
     let said = rows(&mut conn, "CHECK TABLE t").join("\n");
     assert!(said.contains("other pending words of the row with key 80000002"), "{said}");

@@ -5,10 +5,12 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tidepool::{Db, Options as EngineOptions, TransactionOptions};
+use tidepool::{Db, Options as EngineOptions};
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::spatial::{Shape, geometry};
 use tidepool_tests::sql::{beside_writer, check, code_of, definition, number, rows, run};
+
+use crate::write_past_server;
 
 const WINDOW: &str = "ST_GeomFromText('POLYGON((0 0,9 0,9 9,0 9,0 0))')";
 
@@ -237,22 +239,13 @@ fn check_table_finds_rectangles_that_rows_do_not_have() {
         ],
     );
     check(&mut conn, "t");
-    server.stop();
-    {
-        let directory = server.data_dir().join("tidepool");
-        let db = Db::open(&directory, EngineOptions::default()).expect("the directory opens");
-        let table = db.open_table("test/t").expect("the table opens");
-        let mut trx = db.begin(TransactionOptions::default());
+    write_past_server(&mut server, |trx, table| {
         // The key of a point at 0, 0: class 0, the highest bits of both places, the primary key.
         let key = |id: u8| [&[0, 0xC0][..], &[0; 11], &[0x80, 0, 0, id]].concat();
-        trx.delete(&table, 1, &key(1)).expect("the entry is there");
-        trx.insert(&table, 1, &key(9), &[0; 17]).expect("it can be inserted");
-        trx.update(&table, 1, &key(2), &[&[0; 16][..], &[1]].concat()).expect("the entry is there");
-        trx.commit().expect("a commit");
-        drop((trx, table));
-        db.close().expect("it closes");
-    }
-    server.restart();
+        trx.delete(table, 1, &key(1)).expect("the entry is there");
+        trx.insert(table, 1, &key(9), &[0; 17]).expect("it can be inserted");
+        trx.update(table, 1, &key(2), &[&[0; 16][..], &[1]].concat()).expect("the entry is there");
+    });
     let mut conn = server.connect_to("test");
     let said = rows(&mut conn, "CHECK TABLE t").join("\n");
     assert!(said.contains("lacks the entry of the row with key 80000001"), "{said}");
