@@ -168,7 +168,8 @@ pub fn locked_in(pid: u32, conn: &mut Conn, statement: &str) -> Counts {
             is_over.store(true, Ordering::Release);
             result.and_then(|()| conn.query_drop("DO 0"))
         });
-        ptrace::seize(thread, ptrace::Options::empty()).expect("who started a server traces it");
+        ptrace::seize(thread, ptrace::Options::empty())
+            .expect("a process may trace its children: see kernel.yama.ptrace_scope");
         ptrace::interrupt(thread).expect("it is traced");
         await_stop(thread);
         is_traced.wait();
