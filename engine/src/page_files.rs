@@ -241,14 +241,7 @@ pub(crate) enum OpenError {
 
 impl OpenError {
     fn of_file(error: packed::Error) -> OpenError {
-        match &error {
-            packed::Error::Storage(storage) if storage.op != StorageOp::Read => {
-                OpenError::Other(file_error(error))
-            }
-            // The file is as good as ever.
-            packed::Error::Key { .. } => OpenError::Other(file_error(error)),
-            _ => OpenError::Unusable(file_error(error)),
-        }
+        tidepool_pool::Error::of_file(error).into()
     }
 }
 
@@ -265,12 +258,13 @@ impl From<StorageError> for OpenError {
 }
 
 impl From<tidepool_pool::Error> for OpenError {
-    /// Of opening a space, which reads what the file says of its pages.
+    /// Of opening a file, or a space, which reads what the file says of its pages.
     fn from(error: tidepool_pool::Error) -> OpenError {
         use tidepool_pool::Error::{Corrupt, File, Storage};
         let of_file = match &error {
             File { .. } | Corrupt { .. } => OpenError::Unusable,
             Storage(storage) if storage.op == StorageOp::Read => OpenError::Unusable,
+            // Where a key is missing, the file is as good as ever.
             _ => OpenError::Other,
         };
         of_file(error.into())

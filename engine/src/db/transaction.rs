@@ -248,7 +248,6 @@ impl Transaction {
         }
         if self.has_only_read() {
             self.leave_from(savepoint.tables);
-            self.presence.activity().set_tables(self.used.len());
         }
         Ok(())
     }
@@ -380,6 +379,7 @@ impl Transaction {
     fn leave_from(&mut self, first: usize) {
         if first < self.used.len() {
             self.presence.leave(self.used.drain(first..).map(|used| used.table));
+            self.presence.activity().set_tables(self.used.len());
         }
     }
 
@@ -388,7 +388,6 @@ impl Transaction {
         debug_assert!(self.has_only_read());
         self.reads_epoch += 1;
         self.leave_from(0);
-        self.presence.activity().set_tables(0);
     }
 
     /// Reads an entry by the snapshot, without entering the table: who asks sees to it that the
