@@ -223,9 +223,8 @@ void Foreign_keys::load() {
     if (table_metadata(table, &metadata) != TP_OK) continue;
     if (!metadata_foreign_keys(metadata, table, &keys)) {
       sql_print_error(
-          "Tidepool: table %s: its foreign keys were written by a newer version of Tidepool, and "
-          "are not enforced by "
-          "this one",
+          "Tidepool: table %s: its foreign keys were written by another version of Tidepool, and "
+          "this one does not enforce them: drop them, and add them again",
           table.c_str());
       continue;
     }

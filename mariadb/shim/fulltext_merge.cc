@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "fulltext_merge.h"
 #include "engine.h"
+#include "errors.h"
 #include "fulltext_pending.h"
 #include <algorithm>
 #include <chrono>
@@ -20,8 +21,9 @@ constexpr size_t MERGE_ROWS = 512;
    pending. */
 constexpr uint64 MANY = 256, PENDING_MAX = 2048;
 constexpr std::chrono::milliseconds SOON{100};
-/* After a merge that could do little. */
-constexpr std::chrono::milliseconds LATER{1000};
+/* After a merge that could do little. After one that failed, each wait is twice as long as the one
+   before. */
+constexpr std::chrono::milliseconds LATER{1000}, LATEST{64000};
 
 std::atomic<uint64> rows_merged{0};
 
@@ -157,7 +159,19 @@ int merge(const Table_share &shared, uint tree, size_t *merged) {
   return result;
 }
 
-enum class Left { NOTHING, MANY_ROWS, FEW_ROWS, DAMAGE };
+enum class Left { NOTHING, MANY_ROWS, FEW_ROWS, ALL_ROWS, DAMAGE };
+
+/* Writes the first of several failures alike to the error log. */
+void note_failure(Table_share *shared, int result) {
+  Merge_state &state = shared->merge;
+  state.failures++;
+  if (state.failure == result) return;
+  state.failure = result;
+  sql_print_warning(
+      "Tidepool: table %s: words of new rows could not be merged into a FULLTEXT "
+      "index; searches find them, and the merge is tried again: %s",
+      shared->name.c_str(), last_error_text().c_ptr_safe());
+}
 
 /* Merges some rows of each tree. */
 Left merge_table(Table_share *shared) {
@@ -176,6 +190,15 @@ Left merge_table(Table_share *shared) {
           shared->name.c_str());
       left = Left::DAMAGE;
       break;
+    }
+    if (unlikely(result != TP_OK)) {
+      note_failure(shared, result);
+      left = Left::ALL_ROWS;
+      break;
+    }
+    if (merged != 0) {
+      state.failures = 0;
+      state.failure = TP_OK;
     }
     rows_merged += merged;
     state.merges += merged != 0;
@@ -276,6 +299,11 @@ void Merger::end() {
   is_ending = false;
 }
 
+/* What is wrong, a full disk perhaps, may last. */
+Clock::duration wait_after(uint failures) {
+  return MY_MIN(LATER * (1 << MY_MIN(failures - 1, 6U)), LATEST);
+}
+
 void Merger::run() {
   pthread_setname_np(pthread_self(), "tidepool-words");
   const auto is_earlier = [](const auto &a, const auto &b) { return a.second < b.second; };
@@ -300,6 +328,7 @@ void Merger::run() {
     if (left == Left::DAMAGE) shared->merge.pauses++;
     if (left == Left::MANY_ROWS) enlist(shared, Clock::now());
     if (left == Left::FEW_ROWS) enlist(shared, Clock::now() + LATER);
+    if (left == Left::ALL_ROWS) enlist(shared, Clock::now() + wait_after(shared->merge.failures));
     current = nullptr;
     changed.notify_all();
   }

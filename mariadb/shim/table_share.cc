@@ -296,8 +296,8 @@ int Table_share::read_definition(const TABLE *form) {
      from the engine. */
   if (!metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size())) {
     sql_print_error(
-        "Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to "
-        "read it",
+        "Tidepool: table %s was written by another version of Tidepool, in a format that this one "
+        "does not read: dump the table with that version, and load it here",
         name.c_str());
     return HA_ERR_INCOMPATIBLE_DEFINITION;
   }

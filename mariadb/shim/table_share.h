@@ -128,6 +128,9 @@ struct Merge_state {
   std::atomic<uint64> merges{0}; /* that have ended, and merged rows */
   std::mutex merging;            /* held while one is under way */
   uint pauses = 0;               /* protected by the mutex of the thread that merges */
+  /* Of that thread: how many merges have failed since one succeeded, and why the last did. */
+  uint failures = 0;
+  int failure = TP_OK;
 };
 
 class Table_share : public Handler_share {

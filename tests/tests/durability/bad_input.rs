@@ -2,14 +2,21 @@
 //! tell it, and what stays usable. (`engine/tests/bad_input/` has more cases, without a server.)
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::fulltext::wait_for_merges;
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
+use tidepool_tests::sql::check;
+
+/// Nothing here takes long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options(name: &str) -> Options {
     Options::new(name).engine(Engine::Tidepool).arg("--tidepool-redo-log-capacity=8M")
@@ -366,6 +373,57 @@ fn a_full_disk_refuses_statements_and_nothing_else() {
     assert!(checked.iter().all(|(.., text)| text == "OK"), "{checked:?}");
     drop(conn);
     server.stop();
+}
+
+/// `rows` rows of words that no other row has.
+fn rows_of_words(first: u32, rows: u32) -> String {
+    let row = |id: u32| {
+        let words: Vec<String> = (0..80).map(|word| format!("word{id}x{word}")).collect();
+        format!("({id}, '{}')", words.join(" "))
+    };
+    let rows: Vec<String> = (first..first + rows).map(row).collect();
+    format!("INSERT INTO t VALUES {}", rows.join(", "))
+}
+
+#[test]
+fn a_full_disk_delays_words_of_new_rows_and_loses_none() {
+    let Some(mount) = Mount::new("full_words", 60) else { return };
+    let mut server = Server::start(options("full_disk_words").arg(mount.option()));
+    let (mut conn, mut writer) = (server.connect_to("test"), server.connect_to("test"));
+    let table = "CREATE TABLE t (id INT PRIMARY KEY, a TEXT, FULLTEXT (a))";
+    conn.query_drop(table).expect("a table can be made");
+    // What an open transaction has written is not merged.
+    writer.query_drop("BEGIN").expect("a transaction");
+    writer.query_drop(rows_of_words(0, 600)).expect("rows");
+    let filler = fill_disk(&mount);
+    writer.query_drop("COMMIT").expect("a commit works on a full disk");
+    let note = "words of new rows could not be merged into a FULLTEXT index";
+    wait_until(PATIENCE, "a merge fails", || server.error_log().contains(note));
+    let find = |conn: &mut Conn, row: u32| -> Vec<u32> {
+        let query = format!("SELECT id FROM t WHERE MATCH (a) AGAINST ('word{row}x7')");
+        conn.query(query).expect("a search works on a full disk")
+    };
+    [0, 300, 599].iter().for_each(|row| assert_eq!(find(&mut conn, *row), [*row]));
+    // The merge is tried again when there is room, without a restart.
+    fs::remove_file(&filler).expect("can be removed");
+    wait_for_merges(&mut conn, 600);
+    [0, 300, 599].iter().for_each(|row| assert_eq!(find(&mut conn, *row), [*row]));
+    let said = server.error_log().matches(note).count();
+    assert_eq!(said, 1, "{}", server.error_log());
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    [0, 300, 599].iter().for_each(|row| assert_eq!(find(&mut conn, *row), [*row]));
+    check(&mut conn, "t");
+}
+
+/// A file that takes all that the file system has left.
+fn fill_disk(mount: &Mount) -> PathBuf {
+    let path = mount.dir.join("filler");
+    let mut file = fs::File::create(&path).expect("a file can be made");
+    let chunk = [1u8; 4096];
+    while file.write_all(&chunk).is_ok() {}
+    path
 }
 
 #[test]
