@@ -6,6 +6,9 @@
 //! of a huge one costs nothing. A group, once made, stays until the directory goes: page words have
 //! stable addresses, on which threads park.
 //!
+//! Neighbouring pages have their words on different cache lines ([`place_of`]): threads that latch
+//! the leaves of a small table, or neighbouring leaves of a large one, write no line in common.
+//!
 //! Where the kernel [counts all writable memory](crate::mapping), touched or not, two such arrays
 //! would cost each table a mebibyte. So there only the first words of a group can be written, and
 //! [`Directory::let_be_installed`] moves that border as pages come. Behind the border all words are
@@ -30,6 +33,17 @@ const PART_WORDS: usize = PART_BYTES / size_of::<PageWord>();
 const GROUP_BYTES: usize = PART_BYTES + GROUP_PAGES * size_of::<PageWord>();
 /// Groups whose pointers can be written from the start.
 const GROUPS_AT_FIRST: usize = PART_BYTES / size_of::<AtomicPtr<PageWord>>();
+
+/// Words between those of neighbouring pages: 128 bytes, for processors fetch lines in pairs.
+const STRIDE: usize = 16;
+
+/// Where in its group the word of page `no` is. The words of a part stay in it, in the order of the
+/// bits of the page's number turned by those of the stride.
+#[inline]
+const fn place_of(no: u32) -> usize {
+    let (part, page) = (no as usize % GROUP_PAGES / PART_WORDS, no as usize % PART_WORDS);
+    part * PART_WORDS + page * STRIDE % PART_WORDS + page * STRIDE / PART_WORDS
+}
 
 /// Translation words of the 2^32 pages that a tablespace may have.
 pub(crate) struct Directory {
@@ -59,8 +73,8 @@ impl Directory {
             return None;
         }
         // SAFETY: a published group is a mapping of GROUP_PAGES words, zero (valid) from birth,
-        // and lives as long as the directory. The index is below GROUP_PAGES.
-        Some(unsafe { &*group.add(no as usize % GROUP_PAGES) })
+        // and lives as long as the directory. The place is below GROUP_PAGES.
+        Some(unsafe { &*group.add(place_of(no)) })
     }
 
     /// Calls `visit` with every word of every group there is, up to page `highest`.
@@ -126,7 +140,7 @@ impl Directory {
         if index < committed.load(Ordering::Acquire) as usize {
             return Ok(());
         }
-        // Twice as far each time, so that it is not done often.
+        // Twice as far each time, so that it is not done often; whole parts.
         let end = (index + 1).next_power_of_two().max(PART_WORDS);
         // SAFETY: `into_raw` gave it, and it is given back at once.
         let mapping = unsafe { Mapping::from_raw(base, GROUP_BYTES, self.accounting) };
@@ -163,6 +177,21 @@ mod tests {
     use crate::mapping::charged_bytes;
 
     const BOTH: [Accounting; 2] = [Accounting::Touched, Accounting::Writable];
+
+    #[test]
+    fn each_page_has_a_word_far_from_those_of_its_neighbours() {
+        let first = 3 * PART_WORDS as u32;
+        let places: Vec<usize> = (first..first + PART_WORDS as u32).map(place_of).collect();
+        for two in places.windows(2) {
+            assert!(two[0].abs_diff(two[1]) >= STRIDE, "{two:?}");
+        }
+        let mut sorted = places;
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(3 * PART_WORDS..4 * PART_WORDS));
+        let lines_of_first_eight: std::collections::HashSet<usize> =
+            (0..8).map(|no| place_of(no) * size_of::<PageWord>() / 128).collect();
+        assert_eq!(lines_of_first_eight.len(), 8);
+    }
 
     #[test]
     fn words_start_absent_and_keep_their_address() {

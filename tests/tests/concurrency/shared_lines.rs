@@ -41,7 +41,7 @@ const BOUNDS: [Bound; 6] = [
     Bound {
         before: "COMMIT",
         statement: "UPDATE t SET k = k + 1 WHERE id = 5000 + @ * 5000",
-        shared: 26,
+        shared: 18,
     },
     Bound { before: "COMMIT", statement: "INSERT INTO u (v) VALUES ('value')", shared: 24 },
 ];
