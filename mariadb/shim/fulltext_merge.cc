@@ -2,6 +2,7 @@
 #include "fulltext_merge.h"
 #include "engine.h"
 #include "fulltext_pending.h"
+#include "performance_schema.h"
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -277,7 +278,9 @@ void Merger::end() {
 }
 
 void Merger::run() {
-  pthread_setname_np(pthread_self(), "tidepool-words");
+  constexpr char NAME[] = "tidepool-words";
+  pthread_setname_np(pthread_self(), NAME);
+  const Observed_thread observed(NAME);
   const auto is_earlier = [](const auto &a, const auto &b) { return a.second < b.second; };
   std::unique_lock<std::mutex> lock(mutex);
   while (!is_ending) {
