@@ -133,6 +133,7 @@ fn open_pool(
         compressed_tier: options.compressed_tier,
         memory_locked: options.memory_locked,
         memory_threads: options.memory_threads,
+        threads: options.threads.clone(),
         check_page: crate::format::check_page,
         background: options.background,
         ..PoolConfig::default()
@@ -179,7 +180,8 @@ impl Env {
         let checkpointer = Arc::new(Mutex::new(checkpointer));
         if options.background && !read_only {
             let redo = recovered.redo.clone();
-            background.start(checkpointer.clone(), redo, options.flush_log_interval)?;
+            let interval = options.flush_log_interval;
+            background.start(&options.threads, checkpointer.clone(), redo, interval)?;
         }
         let governor = opening.done();
         Ok(Arc::new(Self {

@@ -49,6 +49,39 @@ pub(crate) const TABLES_DIR: &str = "tables";
 /// Where files go that no table has and that no DROP is known for, in `tables/`.
 pub(crate) const ORPHANS_DIR: &str = "orphans";
 
+/// What the files of a data directory are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// The file of a table.
+    Table,
+    /// The redo log, and its control file.
+    Redo,
+    /// The undo tablespace, and its mirror.
+    Undo,
+    /// The catalog, and its mirror.
+    System,
+    /// What a sort of an index build has no memory for.
+    Sort,
+    /// Lists, marks, and what a backup left.
+    Other,
+}
+
+impl FileKind {
+    /// Of the file of this name, which is relative to the data directory.
+    pub fn of(name: &str) -> FileKind {
+        match name.split_once('/') {
+            Some((TABLES_DIR, file)) if space_of_file(file).is_some() => FileKind::Table,
+            Some(("redo", _)) => FileKind::Redo,
+            Some(("sort", _)) => FileKind::Sort,
+            _ if name == UNDO_FILE || mirror_file_name(UNDO_SPACE) == Some(name) => FileKind::Undo,
+            _ if name == SYSTEM_FILE || mirror_file_name(SYSTEM_SPACE) == Some(name) => {
+                FileKind::System
+            }
+            _ => FileKind::Other,
+        }
+    }
+}
+
 /// Name of the file that mirrors pages of a space; none if the space has none.
 pub(crate) fn mirror_file_name(id: u32) -> Option<&'static str> {
     match id {
@@ -79,4 +112,26 @@ pub(crate) fn space_of_file(name: &str) -> Option<u32> {
 /// The directory part of a name.
 pub(crate) fn dir_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_what_a_file_is_for() {
+        for (name, kind) in [
+            (space_file_name(FIRST_TABLE_SPACE), FileKind::Table),
+            ("tables/orphans/00000010.tpd".to_owned(), FileKind::Other),
+            ("redo/control".to_owned(), FileKind::Redo),
+            (space_file_name(UNDO_SPACE), FileKind::Undo),
+            ("undo-mirror.tpd".to_owned(), FileKind::Undo),
+            (space_file_name(SYSTEM_SPACE), FileKind::System),
+            ("system-mirror.tpd".to_owned(), FileKind::System),
+            ("sort/1".to_owned(), FileKind::Sort),
+            ("hot-list".to_owned(), FileKind::Other),
+        ] {
+            assert_eq!(FileKind::of(&name), kind, "{name}");
+        }
+    }
 }

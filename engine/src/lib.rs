@@ -153,7 +153,7 @@ pub use db::{
 };
 pub use encryption::{EncryptTables, EncryptionChoice, KeySource, TableEncryption};
 pub use error::{Error, LastResort, Remedies, Remedy, Result};
-pub use files::{INCREMENT_MARK, UNFINISHED_MARK, space_file_name};
+pub use files::{FileKind, INCREMENT_MARK, UNFINISHED_MARK, space_file_name};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
@@ -168,7 +168,7 @@ pub use tidepool_pool::encryption::{KeyError, Keyring, MemoryKeyring};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{
     Access, Advice, AdviceRow, CompressedTier, Lsn, MemoryThreads, PageCompression, Sample,
-    ThreadWork, storage,
+    ThreadObserver, ThreadWork, Threads, storage,
 };
 pub use trx::{Isolation, TransactionOptions};
 pub use typed::{Index, TypedTable};

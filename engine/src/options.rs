@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 use tidepool_governor::Policy as MemoryPolicy;
-use tidepool_pool::{CompressedTier, MemoryThreads, PageCompression};
+use tidepool_pool::storage::FileWatch;
+use tidepool_pool::{CompressedTier, MemoryThreads, PageCompression, Threads};
 
 /// Smallest and largest page size, in bytes.
 pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
@@ -171,6 +172,11 @@ pub struct Options {
     /// How the kernel schedules the two threads that see memory getting short and give it back.
     /// Default [`MemoryThreads::AsOthers`]: no nice value of the process changes.
     pub memory_threads: MemoryThreads,
+    /// Who hears of the threads that the engine starts, as each begins and ends. Default: no
+    /// observer.
+    pub threads: Threads,
+    /// Who hears of what is done with the files. Default: no observer.
+    pub files: FileWatch,
     /// How many files may have a descriptor at once. There may be any number of tables: files that
     /// rest are closed and opened again. 0 (default) = half of the descriptors that the process may
     /// have.
@@ -254,6 +260,8 @@ impl Default for Options {
             direct_io: true,
             memory_locked: false,
             memory_threads: MemoryThreads::default(),
+            threads: Threads::default(),
+            files: FileWatch::default(),
             open_files: 0,
             buffer_pool_dump_at_shutdown: true,
             buffer_pool_load_at_startup: true,

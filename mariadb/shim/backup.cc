@@ -86,7 +86,7 @@ String describe(THD *thd) {
 }
 
 bool copy(THD *thd, tp_backup *backup) {
-  Progress progress(thd, "Copying Tidepool's tables to a backup");
+  Progress progress(thd, "Copying Tidepool's tables to a backup", Stage::BACKING_UP);
   if (report(thd, tp_backup_copy(backup, &progress, go_on))) return true;
   Backup_lock definitions(thd);
   if (definitions.take(MDL_BACKUP_BLOCK_DDL) ||

@@ -99,6 +99,36 @@ void tp_set_last_error(const char *text, size_t len);
 /* Where the engine's log lines go. Called once, before tp_open. */
 void tp_set_log(void (*log)(int level, const char *text, size_t len));
 
+/* ---- what the performance_schema hears */
+
+/* Each thread of the engine calls the first as it begins, with its name, and the second as it ends.
+   Called at most once, before tp_open; without, threads call nothing. */
+void tp_set_thread_observer(void (*begins)(const char *name, size_t len), void (*ends)(void));
+
+enum tp_file_kind {
+  TP_FILE_TABLE = 0,
+  TP_FILE_REDO = 1,
+  TP_FILE_UNDO = 2,
+  TP_FILE_SYSTEM = 3,
+  TP_FILE_SORT = 4,
+  TP_FILE_OTHER = 5
+};
+enum tp_file_operation {
+  TP_FILE_READ = 0,
+  TP_FILE_WRITE = 1,
+  TP_FILE_SYNC = 2,
+  TP_FILE_RESIZE = 3
+};
+/* What is done with files. `opened` gives by what a file is known as long as it is open; its name
+   is relative to the engine's directory. A file that is `removed` is not open any more. `operation`
+   must call `run` once, with `run_context`: that does the operation, and never throws.
+   Called at most once, before tp_open; without, files call nothing. */
+void tp_set_file_observer(void *(*opened)(const char *name, size_t len, int kind),
+                          void (*closed)(void *file),
+                          void (*removed)(const char *name, size_t len, int kind),
+                          void (*operation)(void *file, int operation, size_t bytes,
+                                            void (*run)(void *context), void *run_context));
+
 /* ---- the data directory */
 
 typedef struct {

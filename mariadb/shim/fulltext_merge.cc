@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "fulltext_pending.h"
+#include "performance_schema.h"
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -305,7 +306,9 @@ Clock::duration wait_after(uint failures) {
 }
 
 void Merger::run() {
-  pthread_setname_np(pthread_self(), "tidepool-words");
+  constexpr char NAME[] = "tidepool-words";
+  pthread_setname_np(pthread_self(), NAME);
+  const Observed_thread observed(NAME);
   const auto is_earlier = [](const auto &a, const auto &b) { return a.second < b.second; };
   std::unique_lock<std::mutex> lock(mutex);
   while (!is_ending) {

@@ -159,7 +159,7 @@ int ha_tidepool::begin_export() {
   const uint64 entries = tp_table_rows(shared->table) * trees().size();
   int result;
   {
-    Export_progress progress{{thd, "Exporting a table of Tidepool"}, entries, 0};
+    Export_progress progress{{thd, "Exporting a table of Tidepool", Stage::EXPORTING}, entries, 0};
     result = tp_export_table(engine.db, name.data(), name.size(), &to, &progress,
                              Export_progress::go_on);
   }
@@ -249,7 +249,8 @@ int ha_tidepool::import_rows() {
   tp_exported header;
   tp_export_header(opened, &header);
   {
-    Export_progress progress{{thd, "Importing a table of Tidepool"}, 0, header.file_bytes};
+    Export_progress progress{
+        {thd, "Importing a table of Tidepool", Stage::IMPORTING}, 0, header.file_bytes};
     result = tp_import_table(engine.db, name.data(), name.size(), exported.release(),
                              {reinterpret_cast<const uint8_t *>(metadata.data()), metadata.size()},
                              &progress, Export_progress::go_on);

@@ -2,6 +2,7 @@
 #include "index_build.h"
 #include "alter_columns.h"
 #include "fulltext_words.h"
+#include "performance_schema.h"
 #include <algorithm>
 
 namespace tidepool {
@@ -18,25 +19,34 @@ constexpr uint ROUNDS_MOST = 30;
    all that these have written. */
 constexpr ulonglong RESTS_PER_ROUND = 4, REST_MIN_US = 5000, REST_MAX_US = 5000000;
 constexpr ulonglong REST_SLICE_US = 100000;
-/* What SHOW PROCESSLIST has as stages. */
-enum Stage { READING, SORTING, CATCHING_UP, STAGES };
+/* What SHOW PROCESSLIST has as stages: reading, sorting, catching up. */
+constexpr uint STAGES = 3;
 
 int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
 
 /* The progress of a statement, to its end. */
 class Progress {
 public:
-  explicit Progress(THD *thd) : thd(thd) { thd_progress_init(thd, STAGES); }
+  Progress(THD *thd, Stage first) : thd(thd), stage(thd, first) {
+    thd_progress_init(thd, STAGES);
+    for (uint i = 0; i < static_cast<uint>(first); i++) thd_progress_next_stage(thd);
+  }
   ~Progress() { thd_progress_end(thd); }
-  void next_stage() {
+  void next_stage(Stage next) {
     thd_progress_next_stage(thd);
+    stage.next(next);
     done = 0;
   }
-  void report(ulonglong more, ulonglong all) {
-    done += more;
+  void report(ulonglong more, ulonglong all) { reached(done + more, all); }
+  void reached(ulonglong now, ulonglong all) {
+    done = now;
     thd_progress_report(thd, MY_MIN(done, all), all);
+    stage.reached(done, all);
   }
   THD *const thd;
+
+private:
+  Shown_stage stage;
   ulonglong done = 0;
 };
 
@@ -213,7 +223,7 @@ using Entry_copies = std::vector<Entry_copy>; /* sorted */
 int Index_build::fill(Index_change *context, uint64_t rows_expected) {
   if (context->conversion && !context->conversion->begin()) return REFUSED;
   Strict_conversion strict(thd);
-  Progress progress(thd);
+  Progress progress(thd, Stage::READING_ROWS);
   Entry_maker maker(altered, *context);
   tp_index_change *const change = context->change;
   tp_entry row;
@@ -236,7 +246,7 @@ int Index_build::fill(Index_change *context, uint64_t rows_expected) {
     }
   }
   if (result != TP_END) return result;
-  progress.next_stage();
+  progress.next_stage(Stage::BUILDING_INDEXES);
   Sorting sorting{&progress, entries};
   return tp_change_build(change, &sorting, look_while_sorting);
 }
@@ -300,9 +310,7 @@ bool Index_build::rest(ulonglong time_us) {
 }
 
 int Index_build::catch_up(const std::vector<Index_change *> &all, Index_change **failed) {
-  Progress progress(thd);
-  progress.next_stage();
-  progress.next_stage();
+  Progress progress(thd, Stage::CATCHING_UP);
   const ulonglong patience = thd->variables.lock_wait_timeout * 1000000ULL;
   const ulonglong end = microsecond_interval_timer() + patience;
   uint64_t most = 0;
@@ -318,7 +326,7 @@ int Index_build::catch_up(const std::vector<Index_change *> &all, Index_change *
     }
     if (left <= LEFT_FOR_THE_END) break;
     most = MY_MAX(most, left);
-    thd_progress_report(thd, most - left, most);
+    progress.reached(most - left, most);
     if (open <= LEFT_FOR_THE_END) {
       rounds++;
       continue;

@@ -10,6 +10,7 @@
 #include "fulltext_merge.h"
 #include "ha_tidepool.h"
 #include "i_s.h"
+#include "performance_schema.h"
 #include "status.h"
 #include "synced_names.h"
 #include "sysvars.h"
@@ -81,6 +82,7 @@ int start(void *p) {
   engine.hton = hton;
   tp_set_log(server_log);
   give_keyring();
+  observe_engine();
   raise_open_files_limit();
 
   const tp_options options = open_options();

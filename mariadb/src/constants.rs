@@ -84,6 +84,20 @@ pub(crate) const TP_LOG_ERROR: c_int = 0;
 pub(crate) const TP_LOG_WARNING: c_int = 1;
 pub(crate) const TP_LOG_NOTE: c_int = 2;
 
+// What files are for.
+pub(crate) const TP_FILE_TABLE: c_int = 0;
+pub(crate) const TP_FILE_REDO: c_int = 1;
+pub(crate) const TP_FILE_UNDO: c_int = 2;
+pub(crate) const TP_FILE_SYSTEM: c_int = 3;
+pub(crate) const TP_FILE_SORT: c_int = 4;
+pub(crate) const TP_FILE_OTHER: c_int = 5;
+
+// What is done with files.
+pub(crate) const TP_FILE_READ: c_int = 0;
+pub(crate) const TP_FILE_WRITE: c_int = 1;
+pub(crate) const TP_FILE_SYNC: c_int = 2;
+pub(crate) const TP_FILE_RESIZE: c_int = 3;
+
 // Replacement policies.
 pub(crate) const TP_REPLACEMENT_TIDE: c_int = 0;
 pub(crate) const TP_REPLACEMENT_MIDPOINT: c_int = 1;

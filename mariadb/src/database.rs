@@ -23,6 +23,7 @@ use crate::constants::{
     TP_MEMORY_RETURN, TP_REPLACEMENT_MIDPOINT,
 };
 use crate::keyring::keyring;
+use crate::observers;
 
 /// What `tp_open` takes; the names and units are those of the server's variables.
 #[repr(C)]
@@ -87,6 +88,8 @@ impl OpenOptions {
             },
             memory_locked: self.memory_locked != 0,
             memory_threads: MemoryThreads::First,
+            threads: observers::threads(),
+            files: observers::files(),
             memory_guard: self.memory_guard != 0,
             memory_policy: memory_policy(self.memory_policy),
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,

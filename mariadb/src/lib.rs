@@ -8,6 +8,7 @@
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
 //! * `constants`: the constants of the header;
 //! * [`log`]: the engine's log lines go to the server's error log;
+//! * `observers`: what the server's performance_schema hears of the engine;
 //! * [`data_dir`]: what the server's own data directory says against a start;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
 //! * [`attachment`]: the server's files of a table, as the catalog keeps them;
@@ -39,6 +40,7 @@ pub mod index_change;
 mod keyring;
 pub mod load;
 pub mod log;
+mod observers;
 pub mod reader;
 pub mod spatial;
 pub mod table;

@@ -14,6 +14,7 @@ use crate::background_task::StepRunner;
 use crate::error::{Error, Result};
 use crate::priority::{MemoryThreads, Priority};
 use crate::stats::thread_time;
+use crate::thread_observer::Threads;
 use crate::wakeup::Wakeup;
 
 /// What each thread sleeps on.
@@ -33,6 +34,7 @@ pub(crate) struct Background {
     enabled: bool,
     wakeups: Arc<Wakeups>,
     priority: Arc<Priority>,
+    starter: Threads,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Processor's time of cleaner, evictor and upkeep, in microseconds.
     busy_us: AtomicU64,
@@ -65,11 +67,16 @@ pub(crate) enum Urgency {
 }
 
 impl Background {
-    pub(crate) fn new(enabled: bool, memory_threads: MemoryThreads) -> Background {
+    pub(crate) fn new(
+        enabled: bool,
+        memory_threads: MemoryThreads,
+        starter: Threads,
+    ) -> Background {
         Background {
             enabled,
             wakeups: Arc::default(),
             priority: Arc::new(Priority::new(memory_threads)),
+            starter,
             threads: Mutex::default(),
             busy_us: AtomicU64::new(0),
         }
@@ -82,6 +89,11 @@ impl Background {
 
     pub(crate) fn wakeups(&self) -> &Wakeups {
         &self.wakeups
+    }
+
+    /// How threads are started.
+    pub(crate) fn starter(&self) -> &Threads {
+        &self.starter
     }
 
     /// The priority of the threads that give memory back.
@@ -144,7 +156,7 @@ impl Background {
         for task in tasks {
             let (owner, task) = (Arc::downgrade(owner), *task);
             let (wakeups, priority) = (self.wakeups.clone(), self.priority.clone());
-            let thread = std::thread::Builder::new().name(task.name.to_owned()).spawn(move || {
+            let thread = self.starter.spawn(task.name, move || {
                 if task.urgency == Urgency::OfSizes {
                     priority.raise();
                 }

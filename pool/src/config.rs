@@ -5,6 +5,7 @@ use crate::page::PageSize;
 use crate::page_compression::PageCompression;
 use crate::priority::MemoryThreads;
 use crate::replacement::ReplacementConfig;
+use crate::thread_observer::Threads;
 
 /// The smallest pool, in frames: enough for a few threads with a few latched pages each.
 pub const MIN_FRAMES: u64 = 16;
@@ -56,6 +57,8 @@ pub struct PoolConfig {
     pub check_page: CheckPage,
     /// How the kernel schedules the threads that give memory back.
     pub memory_threads: MemoryThreads,
+    /// How threads are started, and who hears of them.
+    pub threads: Threads,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and only [`Pool::advance_clock`](crate::Pool::advance_clock)
     /// moves the time: then a single-threaded run is the same each time.
@@ -76,6 +79,7 @@ impl Default for PoolConfig {
             memory_locked: false,
             check_page: |_| Ok(()),
             memory_threads: MemoryThreads::default(),
+            threads: Threads::default(),
             background: true,
         }
     }

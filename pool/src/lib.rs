@@ -18,7 +18,8 @@
 //! 6. *Prediction.* `access_sampling` samples accesses, [`trace`] records them, and [`advisor`]
 //!    predicts from them what another size would bring.
 //! 7. *Threads.* `background` has them, and `pool/threads` says what each does; `wakeup` is what
-//!    they sleep on, and `background_task` runs their steps.
+//!    they sleep on, `background_task` runs their steps, and `thread_observer` starts them, so that
+//!    an embedding program can hear of it.
 //!
 //! Below all of it are `mapping` (memory from the kernel), `sync` (the atomics and the parking lot
 //! that latches are made of), `contention` (a mutex that counts its waiters), and the crate
@@ -62,6 +63,7 @@ mod stats;
 mod sync;
 #[cfg(test)]
 mod test_files;
+mod thread_observer;
 mod tier;
 mod tier_sizing;
 pub mod trace;
@@ -95,6 +97,7 @@ pub use resize::{ResizeState, ResizeStatus};
 pub use shrink_throttle::ShrinkUrgency;
 pub use space::Space;
 pub use stats::{PoolStats, ShardedCounters, ThreadWork};
+pub use thread_observer::{ThreadObserver, Threads};
 pub use tier::{SHARE_ONE, TierStats};
 pub use tier_sizing::TierDecision;
 pub use upkeep::PackedUsage;

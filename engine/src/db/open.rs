@@ -75,7 +75,7 @@ impl Db {
                 read_only: options.read_only,
             },
         )?;
-        Self::open_on(Arc::new(files), options)
+        Self::open_on(options.files.over(Arc::new(files)), options)
     }
 
     /// Whether there is a data directory at `dir`: if not, [`Self::open`] would make a new one.

@@ -27,10 +27,10 @@ impl Worker {
         inner: &Arc<Inner>,
         run: fn(&Weak<Inner>, &Wakeup),
     ) -> Result<()> {
+        let threads = inner.env.pool().threads();
         let (inner, wakeup) = (Arc::downgrade(inner), self.wakeup.clone());
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || run(&inner, &wakeup))
+        let thread = threads
+            .spawn(name, move || run(&inner, &wakeup))
             .map_err(|error| Error::Storage(format!("cannot start thread {name}: {error}")))?;
         *self.thread.lock() = Some(thread);
         Ok(())

@@ -4,6 +4,7 @@
 //! that panics is logged and repeated after a pause ([`StepRunner`]); if it was about to write the
 //! log, the log has failed for good.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_pool::storage::Storage;
-use tidepool_pool::{Lsn, Pool, StepRunner, Wakeup};
+use tidepool_pool::{Lsn, Pool, StepRunner, Threads, Wakeup};
 
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
@@ -136,6 +137,7 @@ const FLUSHER: &str = "tidepool-flush";
 impl Background {
     pub fn start(
         &self,
+        threads: &Threads,
         checkpointer: Arc<Mutex<Checkpointer>>,
         redo: Arc<RedoLog>,
         flush_interval: Duration,
@@ -170,16 +172,14 @@ impl Background {
                 }
             }
         };
-        self.spawn(CHECKPOINTER, checkpoints)?;
-        self.spawn(FLUSHER, flushes)?;
+        self.keep(CHECKPOINTER, threads.spawn(CHECKPOINTER, checkpoints))?;
+        self.keep(FLUSHER, threads.spawn(FLUSHER, flushes))?;
         self.runs.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(run)
+    fn keep(&self, name: &str, started: io::Result<JoinHandle<()>>) -> Result<()> {
+        let thread = started
             .map_err(|error| Error::Storage(format!("cannot start thread {name}: {error}")))?;
         self.threads.lock().push(thread);
         Ok(())

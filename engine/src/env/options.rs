@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidepool_governor::Policy as MemoryPolicy;
 use tidepool_pool::encryption::Keys;
 use tidepool_pool::storage::Storage;
-use tidepool_pool::{CompressedTier, MemoryThreads, PageCompression, ReplacementConfig};
+use tidepool_pool::{CompressedTier, MemoryThreads, PageCompression, ReplacementConfig, Threads};
 
 use crate::encryption::{EncryptTables, KeySource};
 use crate::newest_runs::NewestRuns;
@@ -39,6 +39,8 @@ pub struct EnvOptions {
     pub memory_locked: bool,
     /// See [`Options::memory_threads`].
     pub memory_threads: MemoryThreads,
+    /// See [`Options::threads`].
+    pub threads: Threads,
     /// Where `/proc` and `/sys` are.
     pub system_root: PathBuf,
     /// The pool's replacement policy.
@@ -121,6 +123,7 @@ impl From<&Options> for EnvOptions {
             memory_budget_bytes: options.memory_budget_bytes,
             memory_locked: options.memory_locked,
             memory_threads: options.memory_threads,
+            threads: options.threads.clone(),
             memory_guard: options.memory_guard,
             memory_policy: options.memory_policy,
             system_root: options.system_root.clone(),

@@ -45,9 +45,8 @@ impl Thread {
     pub(super) fn start(governor: &Arc<PoolGovernor>) -> io::Result<Thread> {
         let stop = Arc::new(AtomicBool::new(false));
         let (weak, bell, stopped) = (Arc::downgrade(governor), governor.bell.clone(), stop.clone());
-        let handle = std::thread::Builder::new()
-            .name(THREAD.to_owned())
-            .spawn(move || run(&weak, bell, &stopped))?;
+        let threads = governor.pool.threads();
+        let handle = threads.spawn(THREAD, move || run(&weak, bell, &stopped))?;
         Ok(Thread { handle, stop })
     }
 

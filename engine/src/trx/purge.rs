@@ -344,8 +344,7 @@ impl TrxSystem {
     pub fn start_background(self: &Arc<Self>) {
         *self.purge_thread.stop.lock() = false;
         let system = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name(THREAD.into());
-        match thread.spawn(move || run(&system)) {
+        match self.env.pool().threads().spawn(THREAD, move || run(&system)) {
             Ok(handle) => *self.purge_thread.handle.lock() = Some(handle),
             Err(error) => tracing::error!(%error, "the purge thread cannot be started"),
         }

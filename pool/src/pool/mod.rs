@@ -36,6 +36,7 @@ use crate::read_ahead::ReadAhead;
 use crate::resize::Resize;
 use crate::stats::{PoolStats, ThreadWork};
 use crate::storage::Storage;
+use crate::thread_observer::Threads;
 use crate::tier::Tier;
 use crate::tier_sizing::TierSizing;
 use crate::trace::Recorder;
@@ -110,6 +111,11 @@ impl Pool {
     /// Moves the clock of a pool without background threads.
     pub fn advance_clock(&self, ms: u32) {
         self.core.clock.advance(ms);
+    }
+
+    /// How threads are started, for the layers above too: the same observer hears of them.
+    pub fn threads(&self) -> &Threads {
+        self.core.background.starter()
     }
 
     /// What the calling thread has done; see [`ThreadWork`].

@@ -120,7 +120,11 @@ impl PoolCore {
             dirty: DirtyQueue::default(),
             storage,
             counters: Counters::new(),
-            background: Background::new(config.background, config.memory_threads),
+            background: Background::new(
+                config.background,
+                config.memory_threads,
+                config.threads.clone(),
+            ),
             scan_throttle: ScanThrottle::new(),
             shrink_throttle: ShrinkThrottle::default(),
             resize_wait: LongestWait::default(),

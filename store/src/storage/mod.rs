@@ -26,6 +26,9 @@ mod aligned;
 mod error;
 mod file;
 mod handles;
+mod observed;
+#[cfg(test)]
+mod observed_tests;
 mod open_file;
 mod overlay;
 mod sim;
@@ -39,6 +42,9 @@ pub use aligned::{AlignedBuf, BUFFER_ALIGNMENT};
 pub use error::{Result, StorageError, StorageOp};
 pub use file::{FileOptions, FileStorage};
 pub use handles::{FileLease, FileUse};
+pub use observed::{
+    FileObserver, FileOperation, FileToken, FileWatch, ObservedFile, ObservedStorage,
+};
 pub use overlay::OverlayStorage;
 pub use sim::{Fault, FaultKind, SimStorage};
 
@@ -131,6 +137,11 @@ pub trait StorageFile: Send + Sync {
     /// must outlive the operation; after a write it notes that the file needs a sync.
     fn lease(&self, purpose: FileUse) -> Option<FileLease> {
         let _ = purpose;
+        None
+    }
+
+    /// This file as one of an [`ObservedStorage`], if it is one.
+    fn as_observed(&self) -> Option<&ObservedFile> {
         None
     }
 }

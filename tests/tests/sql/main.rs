@@ -8,6 +8,7 @@ mod handler_stats;
 mod information_schema;
 mod moved_rows;
 mod named_paths;
+mod performance_schema;
 mod plans;
 mod range_ends;
 mod refused_rows;

@@ -147,7 +147,9 @@ fn every_table_is_told_with_its_columns() {
 
 #[test]
 fn the_statements_work() {
-    let (page, server) = (page(), server("sql_statements"));
+    let page = page();
+    let options = Options::new("sql_statements").engine(Engine::Tidepool);
+    let server = Server::start(options.arg("--performance-schema=ON"));
     let conn = &mut server.connect_to("test");
     conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(100), KEY (v))")
         .expect("a table");
