@@ -417,6 +417,45 @@ fn a_full_disk_delays_words_of_new_rows_and_loses_none() {
     check(&mut conn, "t");
 }
 
+/// Files that no checkpoint has written yet find no room for it, so the log is full soon.
+#[test]
+fn a_disk_that_was_full_from_early_on_takes_writes_once_there_is_space() {
+    let Some(mount) = Mount::new("full_early", 100) else { return };
+    let options = options("full_disk_early").arg("--tidepool-lock-wait-timeout=1");
+    let mut server = Server::start(options.arg(mount.option()));
+    let mut conn = server.connect_to("test");
+    fill(&mut conn, "t");
+    let filler = fill_disk(&mount);
+    let mut kept = 0;
+    let refused = (1..100_u32).find_map(|n| {
+        let update = format!("UPDATE t SET v = CONCAT({n}, REPEAT(MD5(RAND()), 5))");
+        let outcome = conn.query_drop(update);
+        kept = if outcome.is_ok() { n } else { kept };
+        outcome.err()
+    });
+    // A checkpoint that came before the disk was full has made room for the next ones.
+    if let Some(error) = &refused {
+        assert_told_to_free_space(&mut conn, error);
+    }
+    let of_update = |conn: &mut Conn, n: u32| {
+        let query =
+            format!("SELECT COUNT(*) FROM t WHERE LENGTH(v) = 160 + LENGTH({n}) AND v LIKE '{n}%'");
+        conn.query_first::<u32, _>(query).expect("reads go on").expect("a row")
+    };
+    if kept > 0 {
+        assert_eq!(of_update(&mut conn, kept), 2000, "what was acknowledged is there");
+    }
+    fs::remove_file(&filler).expect("can be removed");
+    // The rows are locked until the refused statement is taken back.
+    wait_until(PATIENCE, "writes go on", || conn.query_drop("UPDATE t SET v = 'after'").is_ok());
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let after = conn.query_first("SELECT COUNT(*) FROM t WHERE v = 'after'").expect("can be read");
+    assert_eq!(after, Some(2000));
+    check(&mut conn, "t");
+}
+
 /// A file that takes all that the file system has left.
 fn fill_disk(mount: &Mount) -> PathBuf {
     let path = mount.dir.join("filler");
