@@ -46,6 +46,10 @@ pub(crate) const SCRUB_FILE: &str = "scrub";
 pub(crate) const NEWEST_RUNS_FILES: [&str; 2] = ["newest-runs.0", "newest-runs.1"];
 /// Where tables' files are.
 pub(crate) const TABLES_DIR: &str = "tables";
+/// Directory of the redo log.
+pub const REDO_DIR: &str = "redo";
+/// Directory of the files of sorts.
+pub(crate) const SORT_DIR: &str = "sort";
 /// Where files go that no table has and that no DROP is known for, in `tables/`.
 pub(crate) const ORPHANS_DIR: &str = "orphans";
 
@@ -71,8 +75,8 @@ impl FileKind {
     pub fn of(name: &str) -> FileKind {
         match name.split_once('/') {
             Some((TABLES_DIR, file)) if space_of_file(file).is_some() => FileKind::Table,
-            Some(("redo", _)) => FileKind::Redo,
-            Some(("sort", _)) => FileKind::Sort,
+            Some((REDO_DIR, _)) => FileKind::Redo,
+            Some((SORT_DIR, _)) => FileKind::Sort,
             _ if name == UNDO_FILE || mirror_file_name(UNDO_SPACE) == Some(name) => FileKind::Undo,
             _ if name == SYSTEM_FILE || mirror_file_name(SYSTEM_SPACE) == Some(name) => {
                 FileKind::System

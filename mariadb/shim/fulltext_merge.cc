@@ -22,9 +22,9 @@ constexpr size_t MERGE_ROWS = 512;
    pending. */
 constexpr uint64 MANY = 256, PENDING_MAX = 2048;
 constexpr std::chrono::milliseconds SOON{100};
-/* After a merge that could do little. After one that failed, each wait is twice as long as the one
-   before. */
-constexpr std::chrono::milliseconds LATER{1000}, LATEST{64000};
+/* After a merge that could do little. After one that failed the wait doubles. */
+constexpr std::chrono::milliseconds LATER{1000};
+constexpr uint DOUBLINGS_MAX = 6;
 
 std::atomic<uint64> rows_merged{0};
 
@@ -302,7 +302,7 @@ void Merger::end() {
 
 /* What is wrong, a full disk perhaps, may last. */
 Clock::duration wait_after(uint failures) {
-  return MY_MIN(LATER * (1 << MY_MIN(failures - 1, 6U)), LATEST);
+  return LATER * (1 << MY_MIN(failures - 1, DOUBLINGS_MAX));
 }
 
 void Merger::run() {

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use mysql::Conn;
-use rand::Rng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use crate::server::wait_until;
-use crate::sql::number;
+use crate::sql::{number, run};
 
 /// Words that documents and queries are made of. The last two are in no index: a stopword, and one
 /// that is too short.
@@ -209,4 +209,29 @@ pub fn merged_rows(conn: &mut Conn) -> i64 {
 pub fn wait_for_merges(conn: &mut Conn, rows: i64) {
     wait_until(Duration::from_secs(120), "pending words are merged", || merged_rows(conn) >= rows);
     assert_eq!(merged_rows(conn), rows);
+}
+
+/// Words of rows of [`write_at_random`].
+pub const WRITTEN_WORDS: [&str; 12] = [
+    "alpha", "beta", "gamma", "delta", "omega", "kappa", "sigma", "lambda", "theta", "zeta",
+    "iota", "epsilon",
+];
+
+/// Deletes and writes rows of a table `t (id INT PRIMARY KEY, a …)`; no two of three writers share
+/// a row, so none waits for another.
+pub fn write_at_random(conn: &mut Conn, writer: u64, steps: u32) {
+    let mut dice = StdRng::seed_from_u64(writer);
+    for _ in 0..steps {
+        let id = 1 + 3 * dice.random_range(0..60) + writer;
+        let text: Vec<&str> = (0..dice.random_range(1..30))
+            .map(|_| WRITTEN_WORDS[dice.random_range(0..WRITTEN_WORDS.len())])
+            .collect();
+        let text = text.join(" ");
+        let statement = match dice.random_range(0..4) {
+            0 => format!("DELETE FROM t WHERE id = {id}"),
+            1 => format!("UPDATE t SET a = '{text}' WHERE id = {id}"),
+            _ => format!("REPLACE INTO t VALUES ({id}, '{text}')"),
+        };
+        run(conn, &[&statement]);
+    }
 }

@@ -4,7 +4,6 @@
 //! that panics is logged and repeated after a pause ([`StepRunner`]); if it was about to write the
 //! log, the log has failed for good.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -172,14 +171,20 @@ impl Background {
                 }
             }
         };
-        self.keep(CHECKPOINTER, threads.spawn(CHECKPOINTER, checkpoints))?;
-        self.keep(FLUSHER, threads.spawn(FLUSHER, flushes))?;
+        self.spawn(threads, CHECKPOINTER, checkpoints)?;
+        self.spawn(threads, FLUSHER, flushes)?;
         self.runs.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn keep(&self, name: &str, started: io::Result<JoinHandle<()>>) -> Result<()> {
-        let thread = started
+    fn spawn(
+        &self,
+        threads: &Threads,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
+        let thread = threads
+            .spawn(name, run)
             .map_err(|error| Error::Storage(format!("cannot start thread {name}: {error}")))?;
         self.threads.lock().push(thread);
         Ok(())

@@ -37,8 +37,7 @@ use crate::pause::{self, PausePoint};
 
 mod opening;
 
-/// Directory of the redo log.
-pub const REDO_DIR: &str = "redo";
+pub use crate::files::REDO_DIR;
 /// New files are filled in pieces of this size.
 const FILL_CHUNK: usize = 1 << 20;
 /// Files the capacity is divided into: enough that a file's turn is small beside the capacity.

@@ -28,8 +28,7 @@ use std::sync::Arc;
 use tidepool_pool::encryption::NumberedKey;
 use tidepool_pool::storage::Storage;
 
-/// Where the files are.
-pub(crate) const SORT_DIR: &str = "sort";
+pub(crate) use crate::files::SORT_DIR;
 /// Files are written and read in blocks of this size; each run that is merged takes one of memory.
 const BLOCK: usize = 64 << 10;
 /// The least number of runs that are merged at a time, however little memory there is.

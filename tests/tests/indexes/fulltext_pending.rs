@@ -6,20 +6,13 @@ use std::time::Duration;
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use tidepool_tests::fulltext::{merged_rows, wait_for_merges};
+use tidepool_tests::fulltext::{WRITTEN_WORDS, merged_rows, wait_for_merges, write_at_random};
 use tidepool_tests::server::{Options, Server, wait_until};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
 
 use crate::write_past_server;
 
 const TABLE: &str = "CREATE TABLE t (id INT PRIMARY KEY, a LONGTEXT, FULLTEXT (a)) CHARSET utf8mb4";
-const WORDS: [&str; 12] = [
-    "alpha", "beta", "gamma", "delta", "omega", "kappa", "sigma", "lambda", "theta", "zeta",
-    "iota", "epsilon",
-];
-
 fn found(conn: &mut Conn, query: &str) -> Vec<u32> {
     let sql =
         format!("SELECT id FROM t WHERE MATCH (a) AGAINST ('{query}' IN BOOLEAN MODE) ORDER BY id");
@@ -30,24 +23,6 @@ fn found(conn: &mut Conn, query: &str) -> Vec<u32> {
 fn scanned(conn: &mut Conn, word: &str) -> Vec<u32> {
     conn.query(format!("SELECT id FROM t WHERE a REGEXP '\\\\b{word}\\\\b' ORDER BY id"))
         .expect("a scan")
-}
-
-/// Deletes and writes rows; no two writers share a row, so none waits for another.
-fn write(conn: &mut Conn, writer: u64, steps: u32) {
-    let mut dice = StdRng::seed_from_u64(writer);
-    for _ in 0..steps {
-        let id = 1 + 3 * dice.random_range(0..60) + writer;
-        let text: Vec<&str> = (0..dice.random_range(1..30))
-            .map(|_| WORDS[dice.random_range(0..WORDS.len())])
-            .collect();
-        let text = text.join(" ");
-        let statement = match dice.random_range(0..4) {
-            0 => format!("DELETE FROM t WHERE id = {id}"),
-            1 => format!("UPDATE t SET a = '{text}' WHERE id = {id}"),
-            _ => format!("REPLACE INTO t VALUES ({id}, '{text}')"),
-        };
-        run(conn, &[&statement]);
-    }
 }
 
 #[test]
@@ -62,7 +37,7 @@ fn writers_never_fail_for_a_merge_and_searches_find_what_scans_do() {
                 let mut conn = server.connect_to("test");
                 scope.spawn(move || {
                     run(&mut conn, &["SET tidepool_lock_wait_timeout = 0"]);
-                    write(&mut conn, writer, 1000);
+                    write_at_random(&mut conn, writer, 1000);
                 })
             })
             .collect();
@@ -72,7 +47,7 @@ fn writers_never_fail_for_a_merge_and_searches_find_what_scans_do() {
             let mut snapshots = 0;
             while snapshots < 3 || !over.load(Ordering::Relaxed) {
                 run(&mut conn, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
-                for word in WORDS.iter().cycle().take(2 * WORDS.len()) {
+                for word in WRITTEN_WORDS.iter().cycle().take(2 * WRITTEN_WORDS.len()) {
                     assert_eq!(found(&mut conn, word), scanned(&mut conn, word), "{word}");
                 }
                 run(&mut conn, &["COMMIT"]);
@@ -86,7 +61,7 @@ fn writers_never_fail_for_a_merge_and_searches_find_what_scans_do() {
         reader.join().expect("the reader");
     });
     assert_ne!(merged_rows(&mut conn), 0);
-    for word in WORDS {
+    for word in WRITTEN_WORDS {
         assert_eq!(found(&mut conn, word), scanned(&mut conn, word), "{word}");
     }
     check(&mut conn, "t");

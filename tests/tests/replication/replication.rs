@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use tidepool_tests::environment::Environment;
+use tidepool_tests::fulltext::{WRITTEN_WORDS, write_at_random};
 use tidepool_tests::server::{self, Engine, Options, Server, free_port};
 use tidepool_tests::sql::{check, number, rows, run};
 
@@ -696,7 +695,6 @@ fn indexed_virtual_columns_are_computed_where_the_log_lacks_them() {
 /// Words of new rows are pending on each server by itself: each merges them when it likes.
 #[test]
 fn a_replica_finds_the_words_that_the_primary_finds() {
-    const WORDS: [&str; 6] = ["alpha", "beta", "gamma", "delta", "omega", "kappa"];
     let replica_args = ["--log-bin=replica", "--log-slave-updates", "--gtid-strict-mode=1"];
     let pair = Pair::start("fulltext", "optimistic", &replica_args);
     let mut here = pair.primary.connect_to("test");
@@ -706,26 +704,14 @@ fn a_replica_finds_the_words_that_the_primary_finds() {
     std::thread::scope(|scope| {
         for writer in 0..3 {
             let mut conn = pair.primary.connect_to("test");
-            scope.spawn(move || {
-                let mut dice = StdRng::seed_from_u64(writer);
-                for _ in 0..300 {
-                    let id = 3 * dice.random_range(0..40) + writer;
-                    let word = |dice: &mut StdRng| WORDS[dice.random_range(0..WORDS.len())];
-                    let text: Vec<_> = (0..7).map(|_| word(&mut dice)).collect();
-                    let statement = match dice.random_range(0..4) {
-                        0 => format!("DELETE FROM t WHERE id = {id}"),
-                        _ => format!("REPLACE INTO t VALUES ({id}, '{}')", text.join(" ")),
-                    };
-                    run(&mut conn, &[&statement]);
-                }
-            });
+            scope.spawn(move || write_at_random(&mut conn, writer, 300));
         }
     });
     pair.catch_up();
     let mut there = pair.replica.connect_to("test");
-    for word in WORDS {
+    for word in WRITTEN_WORDS {
         let search = format!("SELECT id FROM t WHERE MATCH (a) AGAINST ('{word}') ORDER BY id");
-        let scan = format!("SELECT id FROM t WHERE a LIKE '%{word}%' ORDER BY id");
+        let scan = format!("SELECT id FROM t WHERE a REGEXP '\\\\b{word}\\\\b' ORDER BY id");
         let expected = rows(&mut here, &scan);
         assert!(!expected.is_empty());
         assert_eq!(rows(&mut here, &search), expected, "the primary, {word}");
