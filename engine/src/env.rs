@@ -36,14 +36,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tidepool_pool::encryption::PageKey;
-use tidepool_pool::storage::{Storage, StorageLock};
+use tidepool_pool::storage::{Ballast, Storage, StorageLock};
 use tidepool_pool::{
     EXTENT_BYTES, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead, WriteAheadError,
 };
 
 use crate::encryption::Encryption;
 use crate::error::{Error, Result};
-use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
+use crate::files::{BALLAST_FILE, LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
 use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
 use crate::options::ForceRecovery;
@@ -100,16 +100,18 @@ pub struct Env {
     checkpointer: Arc<Mutex<Checkpointer>>,
     checkpoints: CheckpointTaker,
     background: Background,
+    ballast: Option<Arc<Ballast>>,
     /// Until the directory is closed.
     lock: Mutex<Option<StorageLock>>,
 }
 
 /// Makes the buffer pool, in the memory that the signals say there is. `beside_bytes`: what the
-/// recovery is about to take beside it.
+/// recovery is about to take beside it. The recovery, too, writes pages, perhaps on a full disk.
 fn open_pool(
     storage: &Arc<dyn Storage>,
     options: &EnvOptions,
     (page_size, beside_bytes): (PageSize, u64),
+    ballast: &Option<Arc<Ballast>>,
     opening: &mut Opening,
 ) -> Result<Arc<Pool>> {
     let size_options = SizeOptions {
@@ -134,6 +136,7 @@ fn open_pool(
         memory_locked: options.memory_locked,
         memory_threads: options.memory_threads,
         threads: options.threads.clone(),
+        ballast: ballast.clone(),
         check_page: crate::format::check_page,
         background: options.background,
         ..PoolConfig::default()
@@ -158,11 +161,18 @@ impl Env {
         let OpenedLog { log, capacity_bytes, created } = open_log(&storage, options)?;
         let page_size = log.control().page_size;
         let page_files = options.page_files(&*storage, log.control());
+        let ballast = match options.read_only || options.force_recovery.is_read_only() {
+            true => None,
+            false => {
+                let bytes = write_stop::ballast_bytes(capacity_bytes);
+                Some(Arc::new(Ballast::open(&*storage, BALLAST_FILE, bytes)?))
+            }
+        };
         let mut opening = Opening::default();
         let recovered = recovery::recover(
             log,
             &options.recovery(&storage, page_files.clone(), capacity_bytes),
-            |bytes| open_pool(&storage, options, (page_size, bytes), &mut opening),
+            |bytes| open_pool(&storage, options, (page_size, bytes), &ballast, &mut opening),
         )?;
         recovered.redo.set_automatic_capacity(options.redo_capacity_bytes == 0);
         let taker = CheckpointTaker {
@@ -170,6 +180,7 @@ impl Env {
             pool: recovered.pool.clone(),
             redo: recovered.redo.clone(),
             newest_runs: page_files.newest_runs.clone(),
+            ballast: ballast.clone(),
         };
         let (background, force) = (Background::default(), options.force_recovery);
         let read_only = options.read_only || force.is_read_only();
@@ -208,6 +219,7 @@ impl Env {
             checkpointer,
             checkpoints: taker,
             background,
+            ballast,
             lock: Mutex::new(Some(lock)),
         }))
     }
@@ -375,6 +387,7 @@ impl Env {
     fn create_file(&self, id: u32, key: Option<Arc<PageKey>>) -> Result<Arc<Space>> {
         let _opening = self.opening.lock();
         let name = space_file_name(id);
+        self.check_disk(&name)?;
         let file = self.storage.create(&name)?;
         let made = || -> Result<Arc<Space>> {
             let file = match key {

@@ -7,7 +7,7 @@
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
 //! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `newest-runs.0` and
-//! `.1`, `hot-list` and `lock`. A data directory exists once `redo/control`
+//! `.1`, `hot-list`, `ballast` and `lock`. A data directory exists once `redo/control`
 //! does. Space ids are never used again. After a backup there is `backups`. A backup holds
 //! `tidepool-backup-manifest`, an incremental one `tidepool-backup-increment`, one that is not
 //! finished `tidepool-backup-unfinished` as well. `tidepool-backup-restored` is there from the
@@ -42,6 +42,8 @@ pub(crate) const RESTORED_MARK: &str = "tidepool-backup-restored";
 pub(crate) const BACKUPS_FILE: &str = "backups";
 /// How far the scrub is.
 pub(crate) const SCRUB_FILE: &str = "scrub";
+/// Gives its space to what must be written on a full disk.
+pub(crate) const BALLAST_FILE: &str = "ballast";
 /// Which run of each packed file was durable.
 pub(crate) const NEWEST_RUNS_FILES: [&str; 2] = ["newest-runs.0", "newest-runs.1"];
 /// Where tables' files are.

@@ -236,6 +236,11 @@ impl Status {
         self.push("os_log_fsyncs_us", redo.syncs_us);
     }
 
+    /// What a full disk has left of the ballast.
+    pub(crate) fn add_ballast(&mut self, bytes: u64) {
+        self.push("ballast_bytes", bytes);
+    }
+
     /// The transaction system's figures.
     pub(crate) fn add_transactions(&mut self, trx: &TrxStatus) {
         self.push("history_list_length", trx.history_len);
@@ -329,7 +334,7 @@ impl Status {
 const SECTIONS: [(&str, &[&str]); 6] = [
     ("BUFFER POOL", &["buffer_pool_", "page", "data_"]),
     ("MEMORY", &["memory_"]),
-    ("LOG", &["lsn_", "log_", "checkpoint", "redo_", "os_log_"]),
+    ("LOG", &["lsn_", "log_", "checkpoint", "redo_", "os_log_", "ballast_"]),
     ("TRANSACTIONS", &["trx_", "history_list_length", "purge_", "undo_"]),
     ("LOCKS", &["row_lock_", "deadlocks", "lock_"]),
     ("ROW OPERATIONS", &[""]),

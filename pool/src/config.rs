@@ -1,10 +1,13 @@
 //! Settings of a pool, and the rule that they must keep.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::page::PageSize;
 use crate::page_compression::PageCompression;
 use crate::priority::MemoryThreads;
 use crate::replacement::ReplacementConfig;
+use crate::storage::Ballast;
 use crate::thread_observer::Threads;
 
 /// The smallest pool, in frames: enough for a few threads with a few latched pages each.
@@ -59,6 +62,8 @@ pub struct PoolConfig {
     pub memory_threads: MemoryThreads,
     /// How threads are started, and who hears of them.
     pub threads: Threads,
+    /// What a write of dirty pages releases when it finds the disk full.
+    pub ballast: Option<Arc<Ballast>>,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and only [`Pool::advance_clock`](crate::Pool::advance_clock)
     /// moves the time: then a single-threaded run is the same each time.
@@ -80,6 +85,7 @@ impl Default for PoolConfig {
             check_page: |_| Ok(()),
             memory_threads: MemoryThreads::default(),
             threads: Threads::default(),
+            ballast: None,
             background: true,
         }
     }

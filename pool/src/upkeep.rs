@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_store::LogThrottle;
-use tidepool_store::packed::{Usage, Victim};
+use tidepool_store::packed::{self, PackedFile, Usage, Victim};
 
 use crate::error::{Error, Result};
 use crate::pool_core::PoolCore;
@@ -181,7 +181,8 @@ impl Upkeep {
     /// Of the first file that can't be written; the others have their checkpoint.
     pub(crate) fn checkpoint_files(&self) -> Result<()> {
         let _step = self.step.lock();
-        checkpoint_all(&self.core.kept_spaces())
+        let checkpoint = |file: &PackedFile| self.core.with_ballast(|| file.checkpoint());
+        checkpoint_all(&self.core.kept_spaces(), checkpoint)
     }
 
     /// Whether something was done, and then, whether the next is pressing.
@@ -216,7 +217,7 @@ impl Upkeep {
                 return Ok(Some(false));
             }
             state.is_settled = true;
-            checkpoint_all(&spaces)?;
+            checkpoint_all(&spaces, PackedFile::checkpoint)?;
         }
         Ok(None)
     }
@@ -281,10 +282,13 @@ fn shorten_one(files: &[Candidate], kept: &mut BTreeSet<u32>) -> Result<bool> {
 
 /// A checkpoint of each file that was changed since its last one. The error is that of the first
 /// that can't be written; the others have theirs.
-fn checkpoint_all(spaces: &[Arc<Space>]) -> Result<()> {
+fn checkpoint_all(
+    spaces: &[Arc<Space>],
+    checkpoint: impl Fn(&PackedFile) -> packed::Result<()>,
+) -> Result<()> {
     let mut outcome = Ok(());
     for space in spaces {
-        outcome = outcome.and(space.file().checkpoint().map_err(Error::of_file));
+        outcome = outcome.and(checkpoint(space.file()).map_err(Error::of_file));
     }
     outcome
 }

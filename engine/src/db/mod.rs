@@ -105,7 +105,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidepool_governor::Policy as MemoryPolicy;
-use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
+use tidepool_pool::storage::{Ballast, FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
 use tidepool_pool::{
     Advice, CompressedTier, Lsn, PageCompression, Pool, ShardedCounters, ThreadWork,
@@ -725,6 +725,7 @@ impl Db {
         status.add_governor(&inner.env.governor().report());
         status.add_memory(&self.memory());
         status.add_redo(&inner.env.redo().stats());
+        status.add_ballast(inner.env.ballast().map_or(0, Ballast::bytes));
         status.add_transactions(&inner.trx_system.status());
         for (counter, name) in Counter::ALL {
             status.push(name, inner.counters.get(counter as usize));

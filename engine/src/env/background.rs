@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_pool::storage::Storage;
+use tidepool_pool::storage::{Ballast, Storage};
 use tidepool_pool::{Lsn, Pool, StepRunner, Threads, Wakeup};
 
+use super::write_stop::ballast_bytes;
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
 use crate::newest_runs::NewestRuns;
@@ -38,6 +39,7 @@ pub(super) struct CheckpointTaker {
     pub pool: Arc<Pool>,
     pub redo: Arc<RedoLog>,
     pub newest_runs: Arc<NewestRuns>,
+    pub ballast: Option<Arc<Ballast>>,
 }
 
 impl CheckpointTaker {
@@ -79,6 +81,7 @@ impl Checkpointer {
         if let Some(bytes) = self.automatic_capacity.step(now, resident, elapsed) {
             self.redo.adapt_capacity(bytes);
         }
+        self.keep_ballast();
         self.redo.prepare_files()?;
         let age_max = self.redo.age_max();
         // No room left means urgency, whatever the age: the ring may hold less than the capacity.
@@ -97,6 +100,16 @@ impl Checkpointer {
         // Not before the checkpoint: a page that can't be written holds up what came after it, and
         // no more.
         flushed
+    }
+
+    /// Keeps the ballast as long as the log's capacity asks for, if the disk has that much. Else
+    /// the log makes no files ahead, which would take what the ballast has released.
+    fn keep_ballast(&self) {
+        let Some(ballast) = &self.taker.ballast else { return };
+        ballast.set_bytes(ballast_bytes(self.redo.capacity()));
+        // It is released if this fails, and what needs more space is refused.
+        let is_whole = ballast.is_whole() || ballast.restore().is_ok();
+        self.redo.leave_disk(!is_whole);
     }
 
     /// Writes old pages for as long as a step may take.

@@ -9,9 +9,9 @@ use tidepool_pool::{PageId, PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Remedy, Result};
 use crate::files::{
-    BACKUPS_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES, RESTORED_MARK,
-    SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
-    mirror_file_name, space_file_name,
+    BACKUPS_FILE, BALLAST_FILE, INCREMENT_MARK, LOCK_FILE, MANIFEST_FILE, NEWEST_RUNS_FILES,
+    RESTORED_MARK, SCRUB_FILE, SUCCESSOR_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE,
+    UNFINISHED_MARK, mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
@@ -23,7 +23,7 @@ use crate::sort::SORT_DIR;
 
 /// Whether it comes into being later than the control file.
 fn is_later_file(name: &str) -> bool {
-    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE, BACKUPS_FILE, RESTORED_MARK]
+    [SUCCESSOR_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE, BACKUPS_FILE, RESTORED_MARK, BALLAST_FILE]
         .iter()
         .chain(&NEWEST_RUNS_FILES)
         .any(|later| name.starts_with(later))

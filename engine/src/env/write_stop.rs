@@ -1,18 +1,55 @@
 //! What stops together with writing: the growth of files, and, if a change was left half-way,
 //! reading.
+//!
+//! # On a full disk
+//! What the redo log has must get into the files all the same, or the log has no room for the
+//! rollback of what was refused. A file keeps room for the pages that it grows by, and finds room
+//! for those that are written again in itself; if it doesn't, for it is short, or was never
+//! written, it takes the space of the [`Ballast`]. Until that can be restored, files don't grow, no
+//! table is made, and no file of the log is made ahead: its space is for what was already allowed.
 
 use std::sync::atomic::Ordering;
 
 use tidepool_pool::Space;
+use tidepool_pool::storage::Ballast;
 
 use super::Env;
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// The log's capacity over this is the ballast.
+const CAPACITY_SHARE: u64 = 4;
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of the ballast beside a redo log of this capacity: the larger the log, the more changes
+/// there can be that must get into the files.
+pub(super) fn ballast_bytes(redo_capacity_bytes: u64) -> u64 {
+    (redo_capacity_bytes / CAPACITY_SHARE).min(BYTES_MAX)
+}
 
 impl Env {
+    /// What gives its space to changes in the redo log; none if nothing may be written.
+    pub(crate) fn ballast(&self) -> Option<&Ballast> {
+        self.ballast.as_deref()
+    }
+
+    /// An error if the disk is full: `file` may take no more of it.
+    pub(super) fn check_disk(&self, file: &str) -> Result<()> {
+        match &self.ballast {
+            Some(ballast) if !ballast.is_whole() => {
+                ballast.restore().map_err(|error| match error.is_no_space() {
+                    true => Error::NoSpace(file.into()),
+                    false => error.into(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes room for `pages` pages in a space's file, unless writing has stopped.
     pub(crate) fn grow_file(&self, space: &Space, pages: u32) -> Result<()> {
         let _growing = self.growth.read();
         self.failure.check()?;
+        self.check_disk(space.name())?;
         Ok(space.grow_to(pages)?)
     }
 

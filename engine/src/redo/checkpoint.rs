@@ -269,6 +269,12 @@ impl RedoLog {
         self.stops_preparing.load(Ordering::Acquire)
     }
 
+    /// Whether the space on the disk is needed for what is in the log: then it makes no file that
+    /// checkpoints can do without.
+    pub(crate) fn leave_disk(&self, leaves: bool) {
+        self.leaves_disk.store(leaves, Ordering::Relaxed);
+    }
+
     /// Makes one file, if one is wanted. Returns whether to look again.
     fn prepare_file(&self) -> Result<bool> {
         let (file_no, size) = {
@@ -307,6 +313,9 @@ impl RedoLog {
                 if is_beyond {
                     ring.set_growth_error(Some(error));
                 }
+                return Ok(false);
+            }
+            if self.leaves_disk.load(Ordering::Relaxed) && !is_beyond {
                 return Ok(false);
             }
             let larger = block_floor(ring.total_size() / BEYOND_CAPACITY_SHARE);

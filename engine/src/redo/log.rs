@@ -136,6 +136,8 @@ pub struct RedoLog {
     pub(super) checkpoint_held: AtomicBool,
     /// No more files are made ahead.
     pub(super) stops_preparing: AtomicBool,
+    /// The disk is full, and its space is needed for what is in the log.
+    pub(super) leaves_disk: AtomicBool,
     /// Whether all that the pages lack of the log has been applied to them.
     is_applied: AtomicBool,
     pub(super) capacity: AtomicU64,
@@ -222,6 +224,7 @@ impl RedoLog {
             checkpoint: AtomicU64::new(checkpoint.0),
             checkpoint_held: AtomicBool::new(false),
             stops_preparing: AtomicBool::new(false),
+            leaves_disk: AtomicBool::new(false),
             is_applied: AtomicBool::new(false),
             capacity: AtomicU64::new(capacity_bytes),
             automatic_capacity: AtomicBool::new(false),

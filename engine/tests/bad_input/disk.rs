@@ -57,6 +57,61 @@ fn disk_full_while_writing() {
     assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1000 + inserted);
 }
 
+/// The files were never written. The rows change all the same, however little is left of the disk.
+#[test]
+fn a_young_directory_takes_changes_of_its_rows_on_a_full_disk() {
+    for free in (0..512u64).step_by(96).map(|kib| kib << 10) {
+        let (sim, db, table) = simulated();
+        let capacity = Some(sim.used_bytes() + free);
+        sim.set_capacity(capacity);
+        let mut versions = [0u32; 1000];
+        let mut refused = 0;
+        // As much as the log holds four times.
+        for round in 1..=300u32 {
+            let mut trx = db.begin(TransactionOptions::default());
+            let changed = (0..1000u32).step_by(7).try_for_each(|key| {
+                let value = [&round.to_be_bytes()[..], &[7; 200]].concat();
+                trx.update(&table, 0, &key.to_be_bytes(), &value)
+            });
+            match changed {
+                Ok(()) => {
+                    trx.commit().unwrap();
+                    (0..1000).step_by(7).for_each(|key| versions[key] = round);
+                }
+                Err(error) => {
+                    assert!(error.to_string().starts_with("no space left for "), "{error}");
+                    trx.rollback().unwrap();
+                    refused += 1;
+                }
+            }
+            while db.step_purge().unwrap() {}
+        }
+        println!("{free} bytes free: {refused} of 300 transactions were refused");
+        assert!(refused < 30, "{refused} with {free} bytes free");
+        let is_whole = |db: &Db, table: &Arc<Table>| {
+            let mut trx = db.begin(TransactionOptions::default());
+            let mut value = vec![];
+            for (key, version) in versions.iter().enumerate().filter(|(_, version)| **version > 0) {
+                let key = (key as u32).to_be_bytes();
+                assert!(trx.read(table, 0, ReadRequest::new(&key, &mut value)).unwrap());
+                assert_eq!(value[..4], version.to_be_bytes());
+            }
+            assert!(table.check(db, &mut |_| true).unwrap().is_clean());
+        };
+        is_whole(&db, &table);
+        drop((table, db));
+        // The next process finds the disk as full as it was.
+        let sim = sim.kill();
+        sim.set_capacity(capacity);
+        let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
+        is_whole(&db, &db.open_table("a").unwrap());
+        sim.set_capacity(None);
+        fill(&db, &db.create_table("c", &def()).unwrap(), 10).unwrap();
+        assert_eq!(db.status().get("ballast_bytes"), Some(2 << 20));
+        db.close().unwrap();
+    }
+}
+
 /// The same disk, in the next process, with nothing cached.
 fn reopened(sim: &SimStorage, db: Db) -> (SimStorage, Db) {
     db.close().unwrap();

@@ -44,7 +44,13 @@ impl Flusher {
         if ops.is_empty() {
             return Ok(());
         }
-        let ran = catch_panic(WRITE, || self.core.storage.run_batch(&mut ops)).is_some();
+        let ran = catch_panic(WRITE, || {
+            self.core.storage.run_batch(&mut ops);
+            if ops.iter().any(is_refused_by_full_disk) && self.core.release_ballast() {
+                self.core.storage.run_batch(&mut ops);
+            }
+        });
+        let ran = ran.is_some();
         let mut mirrors: BTreeMap<u32, &Mirror> = BTreeMap::new();
         for (&at, op) in mirrored.iter().zip(ops) {
             match op.result {
@@ -76,4 +82,8 @@ impl Flusher {
         self.core.counters.mirror_pages_written.fetch_add(written, Ordering::Relaxed);
         outcome
     }
+}
+
+fn is_refused_by_full_disk(op: &IoOp<'_>) -> bool {
+    op.result.as_ref().is_err_and(|error| error.is_no_space())
 }

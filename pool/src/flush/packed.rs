@@ -9,6 +9,7 @@ use super::{Cause, Flusher};
 use crate::background_task::catch_panic;
 use crate::error::{Error, Result};
 use crate::page::PageSize;
+use crate::pool_core::PoolCore;
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::tier::Origin;
@@ -89,12 +90,12 @@ impl Flusher {
         for group in pages.chunk_by(|a, b| a.id.space == b.id.space) {
             let (images, behind) = rest.split_at(group.len());
             rest = behind;
-            match prepare(group, images) {
+            match prepare(&self.core, group, images) {
                 Ok(batch) => {
                     batches.push(batch);
                     outcomes.push((group.len(), Ok(())));
                 }
-                Err(error) => outcomes.push((group.len(), Err(error))),
+                Err(error) => outcomes.push((group.len(), Err(Error::of_file(error)))),
             }
         }
         let threads = match self.core.background.runs() {
@@ -112,17 +113,20 @@ impl Flusher {
     }
 }
 
-/// A batch for one file. On a full disk, room is made in the file itself.
-fn prepare<'a>(group: &'a [Copied], images: &[Image]) -> Result<Prepared<'a>> {
+/// A batch for one file. On a full disk, room is made in the file itself, or by the ballast.
+fn prepare<'a>(
+    core: &PoolCore,
+    group: &'a [Copied],
+    images: &[Image],
+) -> packed::Result<Prepared<'a>> {
     let file = group[0].space.file();
-    let prepared = match file.prepare(Stream::Flushed, images) {
+    let prepare = || file.prepare(Stream::Flushed, images);
+    match prepare() {
         Err(packed::Error::Storage(error)) if error.is_no_space() => {
-            make_room(file).map_err(Error::of_file)?;
-            file.prepare(Stream::Flushed, images)
+            core.with_ballast(|| make_room(file).and_then(|()| prepare()))
         }
         prepared => prepared,
-    };
-    prepared.map_err(Error::of_file)
+    }
 }
 
 /// A checkpoint frees the segments that held runs since the last one; and the emptiest of the

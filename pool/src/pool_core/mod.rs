@@ -54,13 +54,14 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result};
 use crate::frames::{EXTENT_BYTES, Frames};
 use crate::mapping::Accounting;
+use crate::packed;
 use crate::page::{Lsn, PageSize};
 use crate::replacement::{self, Clock, Replacement};
 use crate::scan_throttle::ScanThrottle;
 use crate::shrink_throttle::ShrinkThrottle;
 use crate::space::Space;
 use crate::stats::{Counters, PoolStats};
-use crate::storage::Storage;
+use crate::storage::{Ballast, Storage};
 use crate::write_ahead::WriteAhead;
 
 /// How many of `frames` frames the evictor keeps free, at most.
@@ -86,6 +87,7 @@ pub(crate) struct PoolCore {
     /// Frames that hold images of the compressed tier, which counts them here.
     pub(crate) image_frames: AtomicU32,
     write_ahead: RwLock<Option<Arc<dyn WriteAhead>>>,
+    ballast: Option<Arc<Ballast>>,
     check_page: CheckPage,
     /// A [`PageCompression`](crate::PageCompression).
     compression: AtomicU8,
@@ -130,10 +132,29 @@ impl PoolCore {
             resize_wait: LongestWait::default(),
             image_frames: AtomicU32::new(0),
             write_ahead: RwLock::new(None),
+            ballast: config.ballast.clone(),
             check_page: config.check_page,
             compression: AtomicU8::new(config.page_compression as u8),
             flush_batch_pages_max: config.flush_batch_pages,
         })
+    }
+
+    /// Does the work, and once more with the space of the ballast if the disk is full.
+    pub(crate) fn with_ballast<T>(
+        &self,
+        mut work: impl FnMut() -> packed::Result<T>,
+    ) -> packed::Result<T> {
+        match work() {
+            Err(packed::Error::Storage(error)) if error.is_no_space() && self.release_ballast() => {
+                work()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The disk is full: releases the ballast. Returns whether it is worth trying again.
+    pub(crate) fn release_ballast(&self) -> bool {
+        self.ballast.as_ref().is_some_and(|ballast| ballast.release())
     }
 
     /// The size of every page.

@@ -23,6 +23,7 @@
 //! [`StorageFile::io_alignment`] says how much; [`AlignedBuf`] and page frames satisfy it always.
 
 mod aligned;
+mod ballast;
 mod error;
 mod file;
 mod handles;
@@ -39,6 +40,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use aligned::{AlignedBuf, BUFFER_ALIGNMENT};
+pub use ballast::Ballast;
 pub use error::{Result, StorageError, StorageOp};
 pub use file::{FileOptions, FileStorage};
 pub use handles::{FileLease, FileUse};
