@@ -41,6 +41,7 @@ pub mod keys;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod locked_lines;
 pub mod nightly;
+mod panics;
 pub mod power_cut;
 pub mod server;
 pub mod spatial;

@@ -16,17 +16,19 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use mysql::{Conn, OptsBuilder};
 
 use crate::environment::Environment;
+use crate::panics::kill_with_this_thread;
 
 /// Recovery may take a while on a slow disk; a server that needs longer than this has hung.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -197,6 +199,8 @@ pub struct Server {
     dir: PathBuf,
     socket: PathBuf,
     child: Option<Child>,
+    /// Lets a panic of the thread that started the process kill it.
+    owned: Option<Arc<OwnedFd>>,
     keep: bool,
 }
 
@@ -234,7 +238,7 @@ impl Server {
             return None;
         }
         copy_tree(&template(options.program), &data_dir);
-        Some(Server { options, dir, socket, child: None, keep: false })
+        Some(Server { options, dir, socket, child: None, owned: None, keep: false })
     }
 
     /// Starts a server that was created, stopped or killed.
@@ -298,6 +302,7 @@ impl Server {
             // It has hardly begun, so next to nothing is charged to the group it comes from.
             fs::write(procs, child.id().to_string()).expect("a server can join the cgroup");
         }
+        self.owned = Some(kill_with_this_thread(&child));
         self.child = Some(child);
         log_start
     }

@@ -66,10 +66,11 @@ pub fn check_table(conn: &mut Conn, table: &str) -> String {
     said.last().expect("a row").3.clone()
 }
 
-/// Ends a writer, also when the work beside it panics.
-struct Stop<'a>(&'a AtomicBool);
+/// Asks the threads beside to stop when it is dropped, also by a panic: the end of a scope waits
+/// for them.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -86,7 +87,7 @@ pub fn beside_writer(
 ) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _stop = Stop(&done);
+        let _stop = StopOnDrop(&done);
         scope.spawn(|| {
             for number in (1..).take_while(|_| !done.load(Ordering::Relaxed)) {
                 statements(number).iter().for_each(|statement| run(&mut writer, &[statement]));

@@ -71,7 +71,20 @@ fn a_rollback_waits_for_a_file_that_is_missing() {
 
 /// Messages of errors and warnings.
 #[derive(Clone, Default)]
-pub(super) struct Told(pub(super) Arc<Mutex<Vec<String>>>);
+pub(super) struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    /// What the work of this thread says in the log.
+    pub(super) fn during<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+        let told = Told::default();
+        // With one subscriber alone, tracing asks the thread that comes to a message first whether
+        // anything listens, and keeps the answer: a test beside this one would answer no.
+        let _second = tracing::Dispatch::new(told.clone());
+        let outcome = tracing::subscriber::with_default(told.clone(), work);
+        let said = told.0.lock().clone();
+        (outcome, said)
+    }
+}
 
 impl tracing::field::Visit for Told {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
@@ -150,11 +163,10 @@ fn delete_marked(db: &Db, table: &Table) -> u64 {
 fn purge_passes_over_a_table_whose_file_is_missing() {
     let sim = unpurged_without_a_file();
     let db = open(&sim);
-    let told = Told::default();
-    tracing::subscriber::with_default(told.clone(), || purge(&db));
+    let ((), said) = Told::during(|| purge(&db));
     assert_eq!(db.status().get("purge_entries"), Some(u64::from(KEYS) / 2));
     assert_eq!(
-        *told.0.lock(),
+        said,
         [
             "tables/00000010.tpd: the file of a table is missing, and purge passes over what transactions deleted there: put it back, or drop the table"
         ]

@@ -82,12 +82,8 @@ fn opened(sim: &SimStorage) -> (Result<Db>, Vec<String>) {
     let (sender, opened) = mpsc::channel();
     let sim = sim.clone();
     std::thread::spawn(move || {
-        let log = Told::default();
-        let db = tracing::subscriber::with_default(log.clone(), || {
-            Db::open_on(Arc::new(sim), Options::small())
-        });
-        let said = log.0.lock().clone();
-        drop(sender.send((db, said)));
+        let opened = Told::during(|| Db::open_on(Arc::new(sim), Options::small()));
+        drop(sender.send(opened));
     });
     opened.recv_timeout(Duration::from_secs(60)).expect("the open ends")
 }

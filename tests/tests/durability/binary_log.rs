@@ -12,7 +12,7 @@ use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tidepool_tests::server::{Options, Server, connect_to_socket};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{StopOnDrop, number, run};
 
 const WRITERS: u32 = 4;
 /// In each round the server is killed once.
@@ -114,6 +114,7 @@ fn round(server: &mut Server, progress: &[Progress], what: u32, rng: &mut StdRng
     let stop = AtomicBool::new(false);
     let mut certain = Vec::new();
     thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
         for (writer, progress) in progress.iter().enumerate() {
             let (socket, stop) = (server.socket().to_path_buf(), &stop);
             scope.spawn(move || write(&socket, writer as u32, progress, stop));
@@ -129,7 +130,6 @@ fn round(server: &mut Server, progress: &[Progress], what: u32, rng: &mut StdRng
         certain.extend(progress.iter().map(|progress| progress.acknowledged() + 2));
         sleep(Duration::from_millis(rng.random_range(0..100)));
         server.kill9();
-        stop.store(true, Ordering::SeqCst);
     });
     server.restart();
     let mut conn = server.connect_to("test");

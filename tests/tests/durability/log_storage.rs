@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{StopOnDrop, number, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -108,14 +108,30 @@ impl Btrfs {
         mounted.then_some(btrfs)
     }
 
-    /// Writes a file that takes all the space there is.
-    fn fill(&self) -> PathBuf {
-        let path = self.dir.join("filler");
-        let mut file = File::create(&path).expect("a file can be made");
+    fn filler(&self) -> PathBuf {
+        self.dir.join("filler")
+    }
+
+    /// Lets a file take all the space that there is now.
+    fn fill(&self) {
+        let file = OpenOptions::new().create(true).append(true).open(self.filler());
+        let mut file = file.expect("a file can be made");
         for size in [1 << 20, 4096] {
             while file.write_all(&vec![7; size]).and_then(|()| file.sync_data()).is_ok() {}
         }
-        path
+    }
+
+    /// Keeps it full, as the file system frees the space of what was written over when it likes,
+    /// until it is so.
+    fn keep_full_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        wait_until(PATIENCE, what, || {
+            self.fill();
+            is_so()
+        });
+    }
+
+    fn make_space(&self) {
+        fs::remove_file(self.filler()).expect("the filler can go");
     }
 }
 
@@ -131,6 +147,11 @@ fn run_program(program: &str, arguments: &[&str]) -> bool {
     Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
+/// How often the server has logged that a commit waits for space.
+fn noted_full(server: &Server) -> usize {
+    server.error_log().matches("the file system of the redo log is full").count()
+}
+
 #[test]
 fn commits_wait_for_space_on_a_file_system_that_copies_on_write() {
     let Some(disk) = Btrfs::new(64) else { return };
@@ -143,30 +164,35 @@ fn commits_wait_for_space_on_a_file_system_that_copies_on_write() {
         &mut conn,
         &["CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 0), (2, 0)"],
     );
-    let filler = disk.fill();
+    let refused = |outcome: mysql::Result<()>| match outcome {
+        Ok(()) => false,
+        Err(error) => {
+            assert!(error.to_string().contains("Disk got full"), "{error}");
+            true
+        }
+    };
     let stop = AtomicBool::new(false);
+    let mut beside = server.connect_to("test");
     let acknowledged = std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        disk.fill();
         let writer = scope.spawn(|| {
-            let mut conn = server.connect_to("test");
             let mut n = 0;
             while !stop.load(Ordering::Relaxed) {
                 // A statement that begins on a full disk fails, and says why.
-                match conn.query_drop(format!("UPDATE t SET n = {} WHERE id = 1", n + 1)) {
-                    Ok(()) => n += 1,
-                    Err(error) => assert!(error.to_string().contains("Disk got full"), "{error}"),
-                }
+                let sql = format!("UPDATE t SET n = {} WHERE id = 1", n + 1);
+                n += i64::from(!refused(beside.query_drop(sql)));
             }
             n
         });
-        wait_until(PATIENCE, "a commit waits", || {
-            server.error_log().contains("the file system of the redo log is full")
-        });
+        disk.keep_full_until("a commit waits", || noted_full(&server) > 0);
         // Another one waits for the time that statements do.
-        let error = conn.query_drop("UPDATE t SET n = 1 WHERE id = 2").expect_err("no space");
-        assert!(error.to_string().contains("Disk got full"), "{error}");
+        disk.keep_full_until("a statement is refused", || {
+            refused(conn.query_drop("UPDATE t SET n = 1 WHERE id = 2"))
+        });
         assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
         assert!(!writer.is_finished());
-        fs::remove_file(&filler).expect("the filler can go");
+        disk.make_space();
         wait_until(PATIENCE, "commits go on", || {
             server.error_log().contains("there is space for the redo log again")
         });
@@ -180,28 +206,24 @@ fn commits_wait_for_space_on_a_file_system_that_copies_on_write() {
     assert_eq!(number(&mut conn, "SELECT n FROM t WHERE id = 1"), acknowledged);
     assert_eq!(number(&mut conn, "SELECT n FROM t WHERE id = 2"), 3);
 
-    // A server that is asked to stop meanwhile does, and the next start finds what was
-    // acknowledged.
-    let filler = disk.fill();
+    // A server that is asked to stop then does, and the next start finds what was acknowledged.
+    let noted_before = noted_full(&server);
     let acknowledged = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut conn = server.connect_to("test");
+        disk.fill();
+        let writer = scope.spawn(move || {
             let mut n = acknowledged;
             while conn.query_drop(format!("UPDATE t SET n = {} WHERE id = 1", n + 1)).is_ok() {
                 n += 1;
             }
             n
         });
-        wait_until(PATIENCE, "a commit waits", || {
-            let log = server.error_log();
-            log.matches("the file system of the redo log is full").count() >= 2
-        });
+        disk.keep_full_until("a commit waits", || noted_full(&server) > noted_before);
         run_program("kill", &[&server.pid().expect("it runs").to_string()]);
         writer.join().expect("a thread of the test")
     });
     wait_until(PATIENCE, "the server ends", || server.exited().is_some());
     server.kill9(); // it is gone: only to start it again
-    fs::remove_file(&filler).expect("the filler can go");
+    disk.make_space();
     server.launch().expect("it recovers");
     let found = number(&mut server.connect_to("test"), "SELECT n FROM t WHERE id = 1");
     assert!((acknowledged..=acknowledged + 1).contains(&found), "{found} for {acknowledged}");

@@ -11,7 +11,7 @@ use mysql::prelude::Queryable;
 use tidepool_tests::fulltext::wait_for_merges;
 use tidepool_tests::keys::{key_file, plugin_dir, with_keys};
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
-use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
+use tidepool_tests::sql::{StopOnDrop, check, code_of, definition, number, rows, run};
 
 const SECRET: &str = "what only the owner may read";
 /// The same as one word, for FULLTEXT indexes.
@@ -86,6 +86,7 @@ fn no_file_has_a_row_of_an_encrypted_table() {
     // The sort has more than its memory.
     let (stop, socket) = (std::sync::atomic::AtomicBool::new(false), server.socket().to_path_buf());
     let seen = std::thread::scope(|scope| {
+        let stop_watcher = StopOnDrop(&stop);
         let watcher = scope.spawn(|| {
             let mut seen = Vec::new();
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -112,7 +113,7 @@ fn no_file_has_a_row_of_an_encrypted_table() {
                 "ALTER TABLE wide FORCE, ALGORITHM=COPY",
             ],
         );
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(stop_watcher);
         watcher.join().expect("the watcher")
     });
     assert_ne!(seen, [""; 0], "files of a sort were looked at");

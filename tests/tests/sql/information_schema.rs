@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 use tidepool_tests::server::{Engine, Options, Server, connect_to_socket};
+use tidepool_tests::sql::StopOnDrop;
 
 /// Tables of the library, beside the engine itself.
 const TABLES: [&str; 9] = [
@@ -770,15 +771,6 @@ fn without_the_privilege_nothing_is_told() {
     }
 }
 
-/// Asks the other threads to stop, whatever becomes of this one.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Reading the tables again and again does no harm: writers, definition changes, and a pool too
 /// small for the data.
 #[test]
@@ -820,7 +812,7 @@ fn the_tables_can_be_read_under_load() {
                 run(&mut definer, "TRUNCATE TABLE short_lived");
             }
         });
-        let _stop = Stop(done);
+        let _stop = StopOnDrop(done);
         let mut reader = connect();
         for _ in 0..100 {
             for table in TABLES {
