@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use tidepool_pool::Lsn;
 
 use super::log::{count, count_time};
-use super::ring::{default_file_size, file_name, make_file};
+use super::ring::{REDO_DIR, default_file_size, file_name, make_file};
 use super::{CAPACITY_MIN_BYTES, RedoLog, Ring, block_floor};
 use crate::error::{Error, Result};
 use crate::pause::{self, PausePoint};
@@ -315,7 +315,12 @@ impl RedoLog {
                 }
                 return Ok(false);
             }
-            if self.leaves_disk.load(Ordering::Relaxed) && !is_beyond {
+            let may_wait = !self.is_checkpoint_held() && !ring.has_too_few();
+            if self.leaves_disk.load(Ordering::Relaxed) && may_wait {
+                if self.keep_no_more(&mut ring)? {
+                    return Ok(true);
+                }
+                ring.set_growth_error(Some(Error::NoSpace(REDO_DIR.into())));
                 return Ok(false);
             }
             let larger = block_floor(ring.total_size() / BEYOND_CAPACITY_SHARE);
