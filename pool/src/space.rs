@@ -114,9 +114,7 @@ impl Space {
         // Of a file that is opened for reading, new pages are in memory alone.
         let is_written = self.file.access() == packed::Access::ReadWrite;
         if is_written && self.page_count() > 0 && more > 0 {
-            // Pages that it grew by before may not have been written yet.
-            let unwritten = self.file.reserved().saturating_add(more);
-            self.file.reserve(unwritten).map_err(Error::of_file)?;
+            self.file.reserve(more).map_err(Error::of_file)?;
         }
         self.page_count.fetch_max(pages, Ordering::Relaxed);
         Ok(())

@@ -3,8 +3,8 @@
 //!
 //! # On a full disk
 //! What the redo log has must get into the files all the same, or the log has no room for the
-//! rollback of what was refused. A file keeps room for the pages that it grows by, and finds room
-//! for those that are written again in itself; if it doesn't, for it is short, or was never
+//! rollback of what was refused. A file keeps room for the pages that it grew by last, and finds
+//! room for those that are written again in itself; if it doesn't, for it is short, or was never
 //! written, it takes the space of the [`Ballast`]. Until that can be restored, files don't grow, no
 //! table is made, and no file of the log is made ahead: its space is for what was already allowed.
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 /// The log's capacity over this is the ballast.
 const CAPACITY_SHARE: u64 = 4;
-const BYTES_MAX: u64 = 64 << 20;
+const BYTES_MAX: u64 = 256 << 20;
 
 /// Bytes of the ballast beside a redo log of this capacity: the larger the log, the more changes
 /// there can be that must get into the files.

@@ -105,7 +105,7 @@ fn truncated_table_file() {
     file.set_len(5 * 4096).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: the top of the map is corrupt: the file ends before the 64 bytes at offset 33152: it was cut short: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
+        "tables/00000010.tpd: the top of the map is corrupt: the file ends before the 64 bytes at offset 33088: it was cut short: restore the data directory from a backup, save what can be read with 'tidepool salvage', or drop the table",
     );
 }
 

@@ -76,12 +76,6 @@ impl PackedFile {
         Ok(())
     }
 
-    /// How many pages are reserved that were not flushed yet.
-    pub fn reserved(&self) -> u32 {
-        let blocks = self.totals.lock().promised;
-        u32::try_from(blocks.div_ceil(self.geometry.page_blocks())).unwrap_or(u32::MAX)
-    }
-
     /// Lets the file grow to `count` segments.
     ///
     /// # Errors
