@@ -56,7 +56,7 @@ impl Ballast {
 
     /// Bytes that it takes on the disk now.
     pub fn bytes(&self) -> u64 {
-        if self.is_whole() { self.bytes.load(Ordering::Relaxed) } else { 0 }
+        self.file.lock().len().unwrap_or(0)
     }
 
     /// Changes how long it is. A full disk leaves it released.
@@ -72,28 +72,32 @@ impl Ballast {
     /// trying again what the full disk has refused.
     pub fn release(&self) -> bool {
         let file = self.file.lock();
-        let had_bytes = file.len().is_ok_and(|len| len > 0) && file.set_len(0).is_ok();
+        let len = file.len().unwrap_or(0);
+        if len == 0 || file.set_len(0).is_err() {
+            return false;
+        }
         self.is_whole.store(false, Ordering::Release);
-        if had_bytes && let Some(unsaid) = self.releases.is_due(Instant::now()) {
-            let bytes = self.bytes.load(Ordering::Relaxed);
+        if let Some(unsaid) = self.releases.is_due(Instant::now()) {
             tracing::warn!(
                 unsaid,
-                "{}: the disk is full: this file gives its {bytes} bytes to what the redo log has; \
+                "{}: the disk is full: this file gives its {len} bytes to what the redo log has; \
                  statements that need more fail until the disk has these bytes again: free some",
                 file.name()
             );
         }
-        had_bytes
+        true
     }
 
-    /// Makes it whole again.
+    /// Makes it whole again. Where the file system would have to be written to for that, it is
+    /// whole without a byte: to write it again and again, on a disk that is full, would harm more
+    /// than it helps.
     ///
     /// # Errors
     /// The disk has not enough space: nothing has changed.
     pub fn restore(&self) -> Result<()> {
         let file = self.file.lock();
         if !self.is_whole() {
-            file.set_len(self.bytes.load(Ordering::Relaxed))?;
+            file.set_len_without_writing(self.bytes.load(Ordering::Relaxed))?;
             self.is_whole.store(true, Ordering::Release);
         }
         Ok(())

@@ -131,6 +131,12 @@ pub trait StorageFile: Send + Sync {
     /// at the next sync; a log that is synced often should write zeroes once, after allocating.
     fn set_len(&self, len: u64) -> Result<()>;
 
+    /// Like [`StorageFile::set_len`] where the file system allocates space by itself. Returns
+    /// false where it has to be written to for that: then nothing has changed.
+    fn set_len_without_writing(&self, len: u64) -> Result<bool> {
+        self.set_len(len).map(|()| true)
+    }
+
     /// What the address, length and offset of every read and write must be a multiple of;
     /// 1 where nothing is asked. At most [`BUFFER_ALIGNMENT`].
     fn io_alignment(&self) -> usize;

@@ -234,6 +234,10 @@ impl StorageFile for ObservedFile {
         self.observe(FileOperation::Resize, 0, || self.inner.set_len(len))
     }
 
+    fn set_len_without_writing(&self, len: u64) -> Result<bool> {
+        self.observe(FileOperation::Resize, 0, || self.inner.set_len_without_writing(len))
+    }
+
     fn io_alignment(&self) -> usize {
         self.inner.io_alignment()
     }

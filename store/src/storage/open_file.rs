@@ -92,15 +92,29 @@ impl OpenFile {
         true
     }
 
-    fn grow(&self, file: &File, from: u64, to: u64) -> io::Result<()> {
-        let allocated = retry_interrupted(|| {
-            rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from)
-        });
-        match allocated {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.grow_by_writing(file, from, to),
-            Err(errno) => Err(errno.into()),
+    /// Sets the length; `grow` does so where that is more than the old one, which it gets.
+    fn change_len(
+        &self,
+        len: u64,
+        grow: impl FnOnce(&File, u64) -> io::Result<bool>,
+    ) -> Result<bool> {
+        let failed = |error| StorageError::at(StorageOp::SetLen, &self.name, len, error);
+        let lease = self.descriptor(StorageOp::SetLen, Some(len), FileUse::Write)?;
+        let file = lease.file();
+        let old = file.metadata().map_err(failed)?.len();
+        if len <= old {
+            return file.set_len(len).map(|()| true).map_err(failed);
         }
+        grow(file, old).map_err(|error| {
+            // A half-grown file would pass for a grown one at the next start. If even this fails,
+            // the error at hand is still the one to tell.
+            let _ = file.set_len(old);
+            failed(error)
+        })
+    }
+
+    fn grow(&self, file: &File, from: u64, to: u64) -> io::Result<()> {
+        if allocate(file, from, to)? { Ok(()) } else { self.grow_by_writing(file, from, to) }
     }
 
     /// For file systems without `fallocate`: zeroes really written allocate the space.
@@ -120,6 +134,18 @@ impl OpenFile {
             }
         }
         if offset < to { file.set_len(to) } else { Ok(()) }
+    }
+}
+
+/// Lets the file system allocate space for the bytes from `from` to `to`. Returns false where it
+/// has no `fallocate`.
+fn allocate(file: &File, from: u64, to: u64) -> io::Result<bool> {
+    let allocated =
+        retry_interrupted(|| rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from));
+    match allocated {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -201,19 +227,12 @@ impl StorageFile for OpenFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        let failed = |error| StorageError::at(StorageOp::SetLen, &self.name, len, error);
-        let lease = self.descriptor(StorageOp::SetLen, Some(len), FileUse::Write)?;
-        let file = lease.file();
-        let old = file.metadata().map_err(failed)?.len();
-        if len <= old {
-            return file.set_len(len).map_err(failed);
-        }
-        self.grow(file, old, len).map_err(|error| {
-            // A half-grown file would pass for a grown one at the next start. If even this fails,
-            // the error at hand is still the one to tell.
-            let _ = file.set_len(old);
-            failed(error)
-        })
+        let grow = |file: &File, old| self.grow(file, old, len).map(|()| true);
+        self.change_len(len, grow).map(drop)
+    }
+
+    fn set_len_without_writing(&self, len: u64) -> Result<bool> {
+        self.change_len(len, |file, old| allocate(file, old, len))
     }
 
     fn io_alignment(&self) -> usize {
