@@ -31,7 +31,7 @@ mod write_stop;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -101,6 +101,8 @@ pub struct Env {
     checkpoints: CheckpointTaker,
     background: Background,
     ballast: Option<Arc<Ballast>>,
+    /// Rollbacks that need space on a full disk.
+    growing_on_full_disk: AtomicU32,
     /// Until the directory is closed.
     lock: Mutex<Option<StorageLock>>,
 }
@@ -220,6 +222,7 @@ impl Env {
             checkpoints: taker,
             background,
             ballast,
+            growing_on_full_disk: AtomicU32::new(0),
             lock: Mutex::new(Some(lock)),
         }))
     }

@@ -6,15 +6,32 @@
 //! rollback of what was refused. A file keeps room for the pages that it grew by last, and finds
 //! room for those that are written again in itself; if it doesn't, for it is short, or was never
 //! written, it takes the space of the [`Ballast`]. Until that can be restored, files don't grow, no
-//! table is made, and no file of the log is made ahead: its space is for what was already allowed.
+//! table is made, and no file of the log is made ahead: its space is for what was already allowed,
+//! a rollback among it, which may have to split pages.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidepool_pool::Space;
 use tidepool_pool::storage::Ballast;
 
 use super::Env;
 use crate::error::{Error, Result};
+
+/// Lets files grow on a full disk while it is there.
+struct Growing<'a>(&'a AtomicU32);
+
+impl Growing<'_> {
+    fn begin(growing: &AtomicU32) -> Growing<'_> {
+        growing.fetch_add(1, Ordering::AcqRel);
+        Growing(growing)
+    }
+}
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// The log's capacity over this is the ballast.
 const CAPACITY_SHARE: u64 = 4;
@@ -32,8 +49,24 @@ impl Env {
         self.ballast.as_deref()
     }
 
+    /// Does the work of a rollback, and once more with the space of the ballast if the disk is
+    /// full: files may grow for that moment.
+    pub(crate) fn with_ballast(&self, mut work: impl FnMut() -> Result<()>) -> Result<()> {
+        match (work(), &self.ballast) {
+            (Err(Error::NoSpace(_)), Some(ballast)) => {
+                let _growing = Growing::begin(&self.growing_on_full_disk);
+                ballast.release();
+                work()
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
     /// An error if the disk is full: `file` may take no more of it.
     pub(super) fn check_disk(&self, file: &str) -> Result<()> {
+        if self.growing_on_full_disk.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
         match &self.ballast {
             Some(ballast) if !ballast.is_whole() => {
                 ballast.restore().map_err(|error| match error.is_no_space() {

@@ -373,7 +373,8 @@ impl TrxSystem {
             before.encode(&mut payload);
             if !leaf.fits_replaced(slot, payload.len()) {
                 drop((leaf, mtr));
-                tree.make_room(key, payload.len())?;
+                // What is taken back must end, whatever is left of the disk.
+                self.env.with_ballast(|| tree.make_room(key, payload.len()))?;
                 continue;
             }
             let page = log.latch(&self.undo, &mut mtr, record.at)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool::{Db, Options, ReadRequest, Table, TransactionOptions};
+use tidepool::{Db, Error, Options, ReadRequest, Table, TransactionOptions};
 
 use crate::fixture::{count, def, fill, fill_more, options, without_numbers};
 
@@ -110,6 +110,37 @@ fn a_young_directory_takes_changes_of_its_rows_on_a_full_disk() {
         assert_eq!(db.status().get("ballast_bytes"), Some(2 << 20));
         db.close().unwrap();
     }
+}
+
+/// Rows that were shortened are to become long again, and others have taken their room since.
+#[test]
+fn a_rollback_ends_on_a_full_disk() {
+    let (sim, db, table) = simulated();
+    let key_of = |row: u32, part: u8| [&row.to_be_bytes()[..], &[part]].concat();
+    let write = |row: u32, part: u8, len: usize| {
+        let mut trx = db.begin(TransactionOptions::default());
+        trx.insert(&table, 0, &key_of(row, part), &vec![part; len])?;
+        trx.commit()
+    };
+    (0..400).for_each(|row| write(row, 0, 2000).unwrap());
+    let mut shortened = db.begin(TransactionOptions::default());
+    for row in 0..400 {
+        shortened.update(&table, 0, &key_of(row, 0), b"short").unwrap();
+    }
+    sim.set_capacity(Some(sim.used_bytes()));
+    let mut more = (1..=20).flat_map(|part| (0..400).map(move |row| (row, part)));
+    let refused = more.find_map(|(row, part)| write(row, part, 1500).err());
+    assert!(matches!(refused, Some(Error::NoSpace(_))), "{refused:?}");
+    shortened.rollback().unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    let mut value = vec![];
+    for row in 0..400 {
+        let key = key_of(row, 0);
+        assert!(trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap());
+        assert_eq!(value, [0; 2000]);
+    }
+    assert_eq!(db.status().get("ballast_bytes"), Some(0), "it was needed");
+    assert!(table.check(&db, &mut |_| true).unwrap().is_clean());
 }
 
 /// The same disk, in the next process, with nothing cached.
