@@ -166,7 +166,7 @@ impl Env {
         let ballast = match options.read_only || options.force_recovery.is_read_only() {
             true => None,
             false => {
-                let bytes = write_stop::ballast_bytes(capacity_bytes);
+                let bytes = write_stop::ballast_bytes(log.total_size());
                 Some(Arc::new(Ballast::open(&*storage, BALLAST_FILE, bytes)?))
             }
         };

@@ -102,11 +102,11 @@ impl Checkpointer {
         flushed
     }
 
-    /// Keeps the ballast as long as the log's capacity asks for, if the disk has that much. Else
+    /// Keeps the ballast as long as the log's files ask for, if the disk has that much. Else
     /// the log makes no files ahead, which would take what the ballast has released.
     fn keep_ballast(&self) {
         let Some(ballast) = &self.taker.ballast else { return };
-        ballast.set_bytes(ballast_bytes(self.redo.capacity()));
+        ballast.set_bytes(ballast_bytes(self.redo.files_bytes()));
         // It is released if this fails, and what needs more space is refused.
         let is_whole = ballast.is_whole() || ballast.restore().is_ok();
         self.redo.leave_disk(!is_whole);

@@ -33,14 +33,16 @@ impl Drop for Growing<'_> {
     }
 }
 
-/// The log's capacity over this is the ballast.
-const CAPACITY_SHARE: u64 = 4;
+/// The bytes of the log's files over this are the ballast.
+const LOG_SHARE: u64 = 4;
+/// Enough for what a directory begins with.
+const BYTES_MIN: u64 = 2 << 20;
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Bytes of the ballast beside a redo log of this capacity: the larger the log, the more changes
+/// Bytes of the ballast beside log files of this length: the longer the log, the more changes
 /// there can be that must get into the files.
-pub(super) fn ballast_bytes(redo_capacity_bytes: u64) -> u64 {
-    (redo_capacity_bytes / CAPACITY_SHARE).min(BYTES_MAX)
+pub(super) fn ballast_bytes(log_files_bytes: u64) -> u64 {
+    (log_files_bytes / LOG_SHARE).clamp(BYTES_MIN, BYTES_MAX)
 }
 
 impl Env {

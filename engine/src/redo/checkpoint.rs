@@ -56,6 +56,11 @@ impl RedoLog {
         self.capacity.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the present files.
+    pub(crate) fn files_bytes(&self) -> u64 {
+        self.ring.lock().total_size()
+    }
+
     /// Changes the capacity, at once for the pacing, and for the files as the ring turns: new files
     /// are made in the new size when room is needed; spare ones beyond the capacity are removed as
     /// they come free.

@@ -773,6 +773,12 @@ impl Sim<'_> {
             self.faulty = true;
         } else {
             let room = self.rng.random_range(0..20_000);
+            // Half of the time, another program has taken what the ballast had released.
+            if self.rng.random_bool(0.5)
+                && let Some(ballast) = self.engine.env.ballast()
+            {
+                ballast.release();
+            }
             // The log waits for space if mini-transactions have outrun its files, and here the only
             // thread waits with it.
             self.storage.set_capacity_until(self.storage.used_bytes() + room, 100);
