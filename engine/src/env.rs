@@ -157,13 +157,14 @@ impl Env {
         // Before the lock, whose file would be the first of ours in there.
         refuse_unfit(&*storage)?;
         let lock = storage.lock(LOCK_FILE)?;
-        if !options.read_only && !options.force_recovery.is_read_only() {
+        let read_only = options.read_only || options.force_recovery.is_read_only();
+        if !read_only {
             forget_backup(&*storage)?;
         }
         let OpenedLog { log, capacity_bytes, created } = open_log(&storage, options)?;
         let page_size = log.control().page_size;
         let page_files = options.page_files(&*storage, log.control());
-        let ballast = match options.read_only || options.force_recovery.is_read_only() {
+        let ballast = match read_only {
             true => None,
             false => {
                 let bytes = write_stop::ballast_bytes(log.total_size());
@@ -185,7 +186,6 @@ impl Env {
             ballast: ballast.clone(),
         };
         let (background, force) = (Background::default(), options.force_recovery);
-        let read_only = options.read_only || force.is_read_only();
         if !read_only {
             page_files.newest_runs.make(&*storage)?;
         }

@@ -373,7 +373,7 @@ impl TrxSystem {
             before.encode(&mut payload);
             if !leaf.fits_replaced(slot, payload.len()) {
                 drop((leaf, mtr));
-                // What is taken back must end, whatever is left of the disk.
+                // A rollback has to end even if the disk is full.
                 self.env.with_ballast(|| tree.make_room(key, payload.len()))?;
                 continue;
             }

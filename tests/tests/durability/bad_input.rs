@@ -261,7 +261,8 @@ impl Drop for Mount {
     }
 }
 
-fn run_program(program: &str, arguments: &[&str]) -> bool {
+/// Runs a program; whether it succeeded.
+pub(super) fn run_program(program: &str, arguments: &[&str]) -> bool {
     Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
@@ -449,7 +450,7 @@ fn a_disk_that_was_full_from_early_on_takes_changes_of_the_rows_it_has() {
     // What needs more space is refused, and holds up nothing else.
     let grow = "INSERT INTO grows (v) VALUES (REPEAT(MD5(RAND()), 20000))";
     let refusal = (0..200).find_map(|_| conn.query_drop(grow).err());
-    assert_told_to_free_space(&mut conn, &refusal.expect("the disk is full"));
+    assert_told_to_free_space(&mut conn, &refusal.expect("an insert is refused"));
     server.kill9();
     server.restart();
     let mut conn = server.connect_to("test");

@@ -5,13 +5,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{StopOnDrop, number, run};
+
+use super::bad_input::run_program;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -141,10 +142,6 @@ impl Drop for Btrfs {
         let _ = fs::remove_file(self.dir.with_extension("img"));
         let _ = fs::remove_dir(&self.dir);
     }
-}
-
-fn run_program(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
 /// How often the server has logged that a commit waits for space.
