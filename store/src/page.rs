@@ -216,6 +216,7 @@ pub fn stored_checksum(page: &[u8]) -> u32 {
 pub fn stamp_checksum(page: &mut [u8]) {
     let checksum = compute_checksum(page);
     page[CHECKSUM..CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
+    debug_assert_eq!(verify(page, page_id(page)), Ok(()), "a start reads the same page");
 }
 
 /// Whether the page has never been written.

@@ -84,6 +84,11 @@ impl PageKey {
         let body = &mut sealed[HEADER_BYTES + NONCE_BYTES..];
         let tag = self.encrypt(&nonce, &self.bound(associated), body);
         sealed.extend_from_slice(&tag);
+        debug_assert_eq!(sealed.len(), image.len() + SEAL_BYTES, "a seal has a fixed length");
+        debug_assert!(
+            self.open(&sealed, associated, &mut Vec::new()).is_ok(),
+            "what was sealed can be opened"
+        );
         sealed
     }
 

@@ -8,6 +8,7 @@
 //! A root whose write failed may be on the disk all the same, or may come there. So what it leads
 //! to stays as well, until a later root is durable: the next attempt goes on behind it.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::entry::{Entry, Object};
@@ -119,9 +120,8 @@ impl PackedFile {
         let mut added: Vec<Entry> = pending.values().copied().collect();
         added.extend(rows.iter().map(|(_, entry)| *entry));
         added.extend(spots.as_slice().iter().map(|spot| appender.place_of(*spot)));
-        let trial = writer.segments.try_checkpoint(removed, added);
+        let trial = writer.segments.try_checkpoint(removed, added, appender.runs());
         let trial = trial.map_err(|why| self.damaged(why))?;
-        appender.runs().for_each(|(segment, run)| writer.segments.note_run(segment, run));
         for (part, bytes) in (0..).zip(writer.segments.encode()) {
             let (object, spot) = (Object::Segments { part }, spots.next().expect("placed"));
             rows.push((object, appender.fill(spot, object, meta(&bytes))));
@@ -171,6 +171,11 @@ impl PackedFile {
             return Err(error);
         }
         writer.next_root = root.number + 1;
+        assert_ne!(
+            Root::slot_offset(writer.next_root),
+            Root::slot_offset(root.number),
+            "the next root is not written over this one"
+        );
         writer.chain.tails = tails;
         writer.chain.synced = root.sequence;
         writer.tables = tables;
@@ -181,6 +186,11 @@ impl PackedFile {
 
     /// Writes both copies of a root, and syncs them.
     pub(super) fn write_root(&self, writer: &mut Writer, root: &Root) -> Result<()> {
+        assert!(root.sequence >= writer.chain.synced, "a root leads to all that is durable");
+        assert!(
+            root.top.is_none_or(|top| self.geometry.segment_of(&top) < Some(root.segments)),
+            "the map's top lies in the file"
+        );
         let mut slot = AlignedBuf::zeroed(2 * BLOCK);
         let block = root.encode();
         slot[..BLOCK].copy_from_slice(&block);
@@ -200,6 +210,7 @@ impl PackedFile {
         let keep = self.cleaner_blocks(writer) + (checkpoint + promised).saturating_sub(ahead);
         let needed = writer.segments.needed(&writer.chain.tails, keep);
         if needed < writer.segments.count() {
+            assert!(needed >= writer.segments.used(&writer.chain.tails), "nothing needed is cut");
             self.file.set_len(self.geometry.offset_of(needed))?;
             writer.segments.shrink(needed);
         }
@@ -225,6 +236,11 @@ fn tails_then(segments: &Segments, mut tails: [Tail; STREAMS]) -> [Tail; STREAMS
     for stream in 0..STREAMS {
         tails[stream].after = segments.choose(&tails, &[]);
     }
+    debug_assert!(
+        tails.iter().flat_map(|tail| [tail.next, tail.after]).collect::<HashSet<u32>>().len()
+            == 2 * STREAMS,
+        "no two streams go on in the same segment"
+    );
     tails
 }
 

@@ -67,7 +67,7 @@ impl Codec {
                     .with_borrow_mut(|zstd| zstd.compress_to_buffer(page, &mut out[start..]).ok())
             }
         };
-        match len.filter(|len| *len <= limit) {
+        let used = match len.filter(|len| *len <= limit) {
             Some(len) => {
                 out.truncate(start + len);
                 self
@@ -77,6 +77,17 @@ impl Codec {
                 out.extend_from_slice(page);
                 Codec::Raw
             }
+        };
+        used.check(&out[start..], page);
+        used
+    }
+
+    /// In a debug build: the image gives the page back.
+    fn check(self, image: &[u8], page: &[u8]) {
+        if cfg!(debug_assertions) {
+            let mut decoded = vec![0; page.len()];
+            assert_eq!(self.decode(image, &mut decoded), Ok(()), "the image can be decoded");
+            assert!(decoded == page, "the image gives the page back");
         }
     }
 

@@ -59,6 +59,7 @@ impl Entry {
             bytes[8..12].copy_from_slice(&entry.crc.to_le_bytes());
             bytes[12..].copy_from_slice(&entry.run.to_le_bytes());
         }
+        debug_assert_eq!(Entry::decode(&bytes), Ok(entry), "a start reads the same entry");
         bytes
     }
 
@@ -99,11 +100,13 @@ impl Entry {
     pub fn window(&self) -> (u64, usize) {
         let start = self.offset() / BLOCK as u64 * BLOCK as u64;
         let end = (self.offset() + u64::from(self.len)).next_multiple_of(BLOCK as u64);
+        debug_assert!((end - start) as usize <= IMAGE_MAX + BLOCK, "an image lies in few blocks");
         (start, (end - start) as usize)
     }
 
     /// The image within the bytes of its window.
     pub fn image_in<'a>(&self, window: &'a [u8]) -> &'a [u8] {
+        assert_eq!(window.len(), self.window().1, "the blocks are those of the image");
         let at = (self.offset() % BLOCK as u64) as usize;
         &window[at..at + self.len as usize]
     }
@@ -135,6 +138,7 @@ impl Seal {
     /// image is not encrypted.
     pub fn age(self, newest: u32) -> Option<u32> {
         let of = u32::from(self.0.checked_sub(1)?);
+        debug_assert!(of < SEAL_VERSIONS, "a seal is a version modulo 15");
         Some((newest % SEAL_VERSIONS + SEAL_VERSIONS - of) % SEAL_VERSIONS)
     }
 }
@@ -224,6 +228,7 @@ impl Object {
         bytes[..4].copy_from_slice(&space.to_le_bytes());
         bytes[4..8].copy_from_slice(&no.to_le_bytes());
         bytes[8] = kind;
+        debug_assert_eq!(Object::decode(&bytes), Some(*self), "a start reads the same object");
         bytes
     }
 

@@ -40,10 +40,11 @@ impl Geometry {
     /// That of a file with pages of `page_size`. A small segment has room for the header of a run
     /// and a page that does not shrink, whatever the page size.
     pub fn new(page_size: PageSize) -> Geometry {
-        Geometry {
-            small: (2 * page_size.bytes() as u64).max(64 << 10),
-            page_blocks: (header_bytes(1) + page_size.bytes()).div_ceil(BLOCK) as u64,
-        }
+        let small = (2 * page_size.bytes() as u64).max(64 << 10);
+        let page_blocks = (header_bytes(1) + page_size.bytes()).div_ceil(BLOCK) as u64;
+        assert!(small.is_multiple_of(BLOCK as u64), "a segment consists of whole blocks");
+        assert!(page_blocks * BLOCK as u64 <= small, "a small segment holds any page");
+        Geometry { small, page_blocks }
     }
 
     /// Blocks of a run with a page that does not shrink.
@@ -62,7 +63,9 @@ impl Geometry {
         let blocks = u64::from(blocks);
         // Nodes take up to five blocks, and headers of many small images up to an eighth.
         let nodes = (blocks * 3 / 4).saturating_sub(5);
-        nodes.min(blocks / self.page_blocks * self.page_blocks)
+        let sure = nodes.min(blocks / self.page_blocks * self.page_blocks);
+        debug_assert!(sure <= blocks, "no more is sure than there is");
+        sure
     }
 
     /// Bytes of `segment`.
@@ -85,13 +88,19 @@ impl Geometry {
 
     /// The segment that holds the byte at `offset`, which is behind the root slots.
     pub fn segment_at(self, offset: u64) -> u32 {
+        debug_assert!(offset >= ROOT_BLOCKS * BLOCK as u64, "the root slots are in no segment");
         let at = offset - ROOT_BLOCKS * BLOCK as u64;
         let small = u64::from(SMALL_SEGMENTS) * self.small;
         let segment = match at.checked_sub(small) {
             None => at / self.small,
             Some(at) => u64::from(SMALL_SEGMENTS) + at / LARGE_SEGMENT,
         };
-        u32::try_from(segment).expect("a file has fewer segments than 2^32")
+        let segment = u32::try_from(segment).expect("a file has fewer segments than 2^32");
+        debug_assert!(
+            (self.offset_of(segment)..self.offset_of(segment + 1)).contains(&offset),
+            "the segment holds the byte"
+        );
+        segment
     }
 
     /// The segment that holds the whole image; `None` if none can.

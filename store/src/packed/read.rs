@@ -268,12 +268,17 @@ impl PackedFile {
             }
             windows.push(Window { offset, len, pages: vec![wanted] });
         }
+        debug_assert!(
+            windows.is_sorted_by(|a, b| a.offset + a.len as u64 <= b.offset + BLOCK as u64),
+            "windows share at most the block in which two images meet"
+        );
         Ok((windows, absent))
     }
 
     /// The read of a window into `bytes`, which has its length, for
     /// [`Storage::run_batch`](crate::storage::Storage::run_batch).
     pub fn read_op<'a>(&'a self, window: &Window, bytes: &'a mut [u8]) -> IoOp<'a> {
+        assert_eq!(bytes.len(), window.len, "the buffer has the window's length");
         self.traffic.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         IoOp::read(&*self.file, bytes, window.offset)
     }
@@ -308,6 +313,7 @@ impl PackedFile {
 
     /// An image within the bytes of its window, if they are those that were written.
     fn image_in<'a>(&self, window: &Window, bytes: &'a [u8], wanted: &Wanted) -> Option<&'a [u8]> {
+        assert_eq!(bytes.len(), window.len, "the bytes are those of the window");
         let entry = &wanted.entry;
         let start = (entry.offset() - window.offset) as usize;
         let image = &bytes[start..start + entry.len as usize];

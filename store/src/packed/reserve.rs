@@ -89,6 +89,7 @@ impl PackedFile {
         }
         self.file.set_len(self.geometry.offset_of(count))?;
         writer.segments.grow(count);
+        assert_eq!(writer.segments.count(), count, "the table has the file's segments");
         Ok(())
     }
 

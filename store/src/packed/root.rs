@@ -141,6 +141,11 @@ impl Root {
         }
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
         block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        debug_assert_eq!(
+            Root::decode(&block),
+            Slot::Root(Box::new(self.clone())),
+            "a start reads the same root"
+        );
         block
     }
 

@@ -122,6 +122,7 @@ pub fn has_magic(block: &[u8]) -> bool {
 impl RunHeader {
     /// Writes the header and the entries to the start of `run`; returns its checksum.
     pub fn encode(&self, changes: &[Change], run: &mut [u8]) -> u32 {
+        assert!(changes.len() <= ENTRIES_MAX, "a run has few entries");
         let (fixed, rest) = run[..header_bytes(changes.len())].split_at_mut(FIXED_BYTES);
         fixed.fill(0);
         let mut put = |at: usize, bytes: &[u8]| fixed[at..at + bytes.len()].copy_from_slice(bytes);
@@ -150,6 +151,11 @@ impl RunHeader {
         }
         let checksum = crc32c::crc32c(&run[..header_bytes(changes.len())]);
         run[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        debug_assert_eq!(
+            RunHeader::decode(run),
+            Some((*self, changes.to_vec(), checksum)),
+            "a start reads the same header"
+        );
         checksum
     }
 

@@ -67,6 +67,8 @@ pub struct Trial {
     added: Vec<Entry>,
     pinned: BTreeSet<u32>,
     cleaned: BTreeSet<u32>,
+    /// The newest run that each segment had which has runs of the checkpoint.
+    newest: Vec<(u32, u64)>,
 }
 
 impl Segments {
@@ -101,12 +103,16 @@ impl Segments {
     /// Forgets the segments behind the first `count`, which have no images.
     pub fn shrink(&mut self, count: u32) {
         assert!(self.rows[count as usize..].iter().all(|row| row.live == 0), "no image is cut off");
+        assert!(
+            self.pinned.range(count..).next().is_none(),
+            "no run that a start follows is cut off"
+        );
         for segment in count..self.count() {
             self.set_idle(segment, false);
         }
         self.rows.truncate(count as usize);
-        self.pinned.split_off(&count);
         self.cleaned.split_off(&count);
+        self.check();
     }
 
     /// An image in use more.
@@ -138,6 +144,7 @@ impl Segments {
     }
 
     fn set_live(&mut self, segment: u32, live: u32) {
+        debug_assert!(live <= self.units_of(segment), "a segment holds no more than it has");
         let row = self.rows[segment as usize];
         let class =
             |live_units| (live_units > 0).then(|| self.victim_with(segment, live_units).class());
@@ -185,25 +192,28 @@ impl Segments {
             true => self.idle_small -= 1,
             false => {}
         }
+        debug_assert!(self.idle_small as usize <= self.idle.len(), "small ones are among the idle");
     }
 
     /// Notes that `run`, written since the last checkpoint, lies in the segment.
     pub fn pin(&mut self, segment: u32, run: u64) {
+        assert!(run >= self.rows[segment as usize].newest, "later runs have greater numbers");
         self.forget_victim(segment);
         self.pinned.insert(segment);
-        self.rows[segment as usize].newest = run;
-        self.place(segment);
+        self.set_newest(segment, run);
     }
 
-    /// Notes that `run`, of a checkpoint, lies in the segment.
-    pub fn note_run(&mut self, segment: u32, run: u64) {
+    /// Sets the newest run in a segment; returns the one before.
+    fn set_newest(&mut self, segment: u32, run: u64) -> u64 {
         self.forget_victim(segment);
-        self.rows[segment as usize].newest = run;
+        let before = std::mem::replace(&mut self.rows[segment as usize].newest, run);
         self.place(segment);
+        before
     }
 
     /// Notes that the cleaner has gone through the segment.
     pub fn note_cleaned(&mut self, segment: u32) {
+        debug_assert!(!self.is_pinned(segment), "a start may follow the runs in a pinned segment");
         self.forget_victim(segment);
         self.cleaned.insert(segment);
     }
@@ -222,7 +232,8 @@ impl Segments {
 
     /// What the segments hold when a checkpoint is durable: `added` images are in use then,
     /// `removed` ones are not, and no start follows the chain of runs through the segments that
-    /// were pinned. To be taken back by [`Segments::undo`] if it does not become durable.
+    /// were pinned. `runs` are those of the checkpoint, with their segments. [`Segments::undo`]
+    /// takes this back if the checkpoint does not become durable.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -230,6 +241,7 @@ impl Segments {
         &mut self,
         removed: Vec<Entry>,
         added: Vec<Entry>,
+        runs: impl Iterator<Item = (u32, u64)>,
     ) -> Result<Trial, Miscounted> {
         let mut trial = Trial::default();
         for entry in removed {
@@ -250,14 +262,23 @@ impl Segments {
                 }
             }
         }
+        self.check();
         trial.pinned = std::mem::take(&mut self.pinned);
         trial.cleaned = std::mem::take(&mut self.cleaned);
         trial.pinned.union(&trial.cleaned).for_each(|segment| self.place(*segment));
+        for (segment, run) in runs {
+            let before = self.set_newest(segment, run);
+            assert!(run > before, "later runs have greater numbers");
+            trial.newest.push((segment, before));
+        }
         Ok(trial)
     }
 
     /// Takes back what [`Segments::try_checkpoint`] has changed.
     pub fn undo(&mut self, trial: Trial) {
+        for (segment, before) in trial.newest.into_iter().rev() {
+            self.set_newest(segment, before);
+        }
         let again = "it was counted when the checkpoint began";
         trial.added.iter().for_each(|entry| self.remove(entry).expect(again));
         trial.removed.iter().for_each(|entry| self.add(entry).expect(again));
@@ -267,6 +288,24 @@ impl Segments {
         self.pinned.extend(&trial.pinned);
         self.cleaned.extend(&trial.cleaned);
         trial.pinned.union(&trial.cleaned).for_each(|segment| self.place(*segment));
+        self.check();
+    }
+
+    /// In a debug build: what is kept up to date is what the rows say.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let live: u64 = self.rows.iter().map(|row| u64::from(row.live)).sum();
+        assert_eq!(live, self.live, "the units in use are those of all segments");
+        let in_use = self.rows.iter().filter(|row| row.live > 0).count();
+        assert_eq!(in_use, self.in_use as usize, "the segments in use are counted");
+        let idle_small = self.idle.range(..SMALL_SEGMENTS).count();
+        assert_eq!(idle_small, self.idle_small as usize, "the small idle segments are counted");
+        for (segment, row) in (0..).zip(&self.rows) {
+            let is_idle = row.live == 0 && !self.pinned.contains(&segment);
+            assert_eq!(is_idle, self.idle.contains(&segment), "whether segment {segment} is idle");
+        }
     }
 
     /// A segment that a stream can go on in: the first idle one that no stream has and that is not
@@ -277,14 +316,25 @@ impl Segments {
             tails.iter().any(is_ahead) || is_filled(tails, *segment) || batch.contains(segment)
         };
         let mut choices = self.idle.iter().copied().chain(self.count()..);
-        choices.find(|segment| !is_taken(segment)).expect("streams and a batch take few")
+        let choice =
+            choices.find(|segment| !is_taken(segment)).expect("streams and a batch take few");
+        self.check_choice(choice);
+        choice
     }
 
     /// An idle segment for a run that no chain leads to, if there is one: also one that a stream
     /// means to go on in.
     pub fn choose_any(&self, tails: &[Tail; STREAMS], batch: &[u32]) -> Option<u32> {
         let mut idle = self.idle.iter().copied();
-        idle.find(|segment| !is_filled(tails, *segment) && !batch.contains(segment))
+        let choice = idle.find(|segment| !is_filled(tails, *segment) && !batch.contains(segment));
+        choice.inspect(|segment| self.check_choice(*segment))
+    }
+
+    /// Nothing is written over that a start needs.
+    pub fn check_choice(&self, segment: u32) {
+        let live = self.rows.get(segment as usize).map_or(0, |row| row.live);
+        assert_eq!(live, 0, "segment {segment} has images in use, so none is written over them");
+        assert!(!self.is_pinned(segment), "a start may follow the runs in segment {segment}");
     }
 
     /// Blocks that new runs surely find in idle segments that no stream fills and that are not in
@@ -298,7 +348,9 @@ impl Segments {
         taken.sort_unstable();
         taken.dedup();
         let taken = taken.iter().filter(|segment| self.idle.contains(segment));
-        room - taken.map(|segment| self.geometry.sure_blocks_of(*segment)).sum::<u64>()
+        let taken = taken.map(|segment| self.geometry.sure_blocks_of(*segment)).sum::<u64>();
+        assert!(taken <= room, "the taken segments are among the idle ones");
+        room - taken
     }
 
     /// Blocks that new runs surely find in the segment that the first stream fills.
@@ -317,6 +369,7 @@ impl Segments {
             && room.saturating_sub(self.geometry.sure_blocks_of(needed - 1)) >= keep
         {
             needed -= 1;
+            debug_assert_eq!(self.live_units(needed), 0, "an idle segment has no image");
             room = room.saturating_sub(self.geometry.sure_blocks_of(needed));
         }
         needed

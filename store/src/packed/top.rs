@@ -43,6 +43,7 @@ pub fn encode(segments: u32, rows: &[(Object, Entry)]) -> Vec<u8> {
     let mut bytes = segments.to_le_bytes().to_vec();
     bytes.extend((rows.len() as u32).to_le_bytes());
     bytes.extend(encode_rows(rows));
+    debug_assert_eq!(decode(&bytes), Some((segments, rows.to_vec())), "a start reads the same top");
     bytes
 }
 

@@ -36,6 +36,7 @@ impl Victim {
 
     /// Which class the share is in.
     pub(super) fn class(&self) -> usize {
+        debug_assert!(self.live_units <= self.units, "a segment holds no more than it has");
         (self.live_units as usize * CLASSES / self.units as usize).min(CLASSES - 1)
     }
 }
@@ -49,6 +50,7 @@ pub struct Victims {
 impl Victims {
     /// Adds a segment, whose newest run this is.
     pub fn insert(&mut self, victim: Victim, newest: u64) {
+        debug_assert!(victim.live_units > 0, "a segment without images is filled again as it is");
         self.classes[victim.class()].insert((newest, victim.segment));
     }
 

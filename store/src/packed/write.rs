@@ -1,5 +1,6 @@
 //! Writing batches: runs are drafted, written, synced, and then the map leads to them.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
@@ -11,7 +12,9 @@ use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
 use super::reserve::{Left, Purpose};
 use super::root::Tail;
-use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, pack};
+use super::run::{
+    Change, ENTRIES_MAX, RunHeader, RunKind, STREAMS, Stream, has_magic, header_bytes, pack,
+};
 use super::write_all::{synced, written};
 use crate::encryption::SEAL_BYTES;
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
@@ -180,7 +183,12 @@ impl<'a> Appender<'a> {
         let tail = &mut self.chain.tails[stream.index()];
         let segment = tail.segment.expect("there is room in it");
         let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
+        if tail.filled == 0 {
+            writer.segments.check_choice(segment);
+        }
         tail.filled += blocks;
+        assert!(blocks > 0 && tail.filled <= self.file.geometry.blocks_of(segment));
+        assert!(segment < writer.segments.count(), "the file has the segment");
         let header = RunHeader {
             kind,
             stream,
@@ -208,6 +216,11 @@ impl<'a> Appender<'a> {
         let entry = Entry { codec, seal, crc, ..self.place_of(spot) };
         let draft = &mut self.drafts[spot.draft];
         let at = spot.unit as usize * UNIT;
+        assert!(at >= header_bytes(draft.changes.len() + 1), "an image lies behind the header");
+        debug_assert!(
+            draft.bytes[at..at + image.len()].iter().all(|byte| *byte == 0),
+            "no other image lies there"
+        );
         draft.bytes[at..at + image.len()].copy_from_slice(image);
         draft.changes.push((object, Some(entry)));
         entry
@@ -240,6 +253,8 @@ impl<'a> Appender<'a> {
     /// Writes the headers. Every image is in its place.
     pub fn finish(&mut self) {
         for draft in &mut self.drafts {
+            let blocks = draft.header.blocks as usize;
+            assert_eq!(draft.bytes.len(), blocks * BLOCK, "a run has the length that it names");
             draft.header.previous = self.chain.checksum;
             self.chain.checksum = draft.header.encode(&draft.changes, &mut draft.bytes);
         }
@@ -255,6 +270,8 @@ impl<'a> Appender<'a> {
         let file = &*self.file.file;
         let written = &self.file.traffic.written;
         self.drafts.iter().map(move |draft| {
+            assert!(has_magic(&draft.bytes), "a run has its header before it is written");
+            assert!(draft.offset.is_multiple_of(BLOCK as u64), "a run begins with a block");
             written.fetch_add(draft.bytes.len() as u64, Ordering::Relaxed);
             IoOp::write(file, &draft.bytes, draft.offset)
         })
@@ -283,6 +300,11 @@ impl<'a> Appender<'a> {
 
     /// The runs are durable: the next ones follow them.
     pub fn commit(self, writer: &mut Writer) {
+        assert_eq!(
+            writer.chain.sequence + self.drafts.len() as u64,
+            self.chain.sequence,
+            "each run has the number behind the one before"
+        );
         writer.since_checkpoint += self.bytes();
         writer.chain = self.chain;
     }
@@ -300,6 +322,7 @@ fn fit(lens: &[usize], room: u32) -> Option<(Vec<u32>, u32)> {
     while count > 0 && room > 0 {
         let (units, blocks) = pack(&lens[..count]);
         if blocks <= room {
+            debug_assert_eq!(units.len(), count, "each image has a place");
             return Some((units, blocks));
         }
         count -= (count / 16).max(1);
@@ -345,6 +368,7 @@ impl PackedFile {
         if writer.must_checkpoint {
             self.write_map(&mut writer)?;
         }
+        debug_assert!(has_each_once(images), "no page is twice in a batch");
         for image in images {
             let seal = if image.seal.is_sealed() { SEAL_BYTES } else { 0 };
             let page = self.settings.page_size.bytes();
@@ -469,6 +493,7 @@ impl<'a> Prepared<'a> {
         for (object, entry) in appender.changes() {
             let Object::Page { space, no } = *object else { unreachable!("a run of pages") };
             let old = map.set(space, no, *entry).expect("its nodes are in memory since `prepare`");
+            debug_assert!(old.is_none() || old != *entry, "an image has a place of a later run");
             let removed = old.iter().try_for_each(|old| segments.remove(old));
             let added = entry.iter().try_for_each(|entry| segments.add(entry));
             counted = counted.and(removed).and(added);
@@ -489,6 +514,11 @@ impl<'a> Prepared<'a> {
         }
         file.note_totals(&writer);
     }
+}
+
+fn has_each_once(images: &[Image]) -> bool {
+    let pages: HashSet<(u32, u32)> = images.iter().map(|image| (image.space, image.no)).collect();
+    pages.len() == images.len()
 }
 
 fn is_full(error: &Error) -> bool {

@@ -436,6 +436,7 @@ impl Handles {
     fn note_open(&self, table: &mut Table, state: &Arc<FileState>) {
         self.count.fetch_add(1, Ordering::Relaxed);
         table.open.push_back(state.clone());
+        debug_assert_eq!(self.count(), table.open.len(), "the files with a descriptor are counted");
     }
 
     /// Closes files until one more may be opened, or until there is none to close.

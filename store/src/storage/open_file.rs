@@ -140,6 +140,7 @@ impl OpenFile {
 /// Lets the file system allocate space for the bytes from `from` to `to`. Returns false where it
 /// has no `fallocate`.
 fn allocate(file: &File, from: u64, to: u64) -> io::Result<bool> {
+    debug_assert!(from < to, "there is space to be allocated");
     let allocated =
         retry_interrupted(|| rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from));
     match allocated {
@@ -179,6 +180,7 @@ impl StorageFile for OpenFile {
                 }
             }
         }
+        assert_eq!(done, buf.len(), "every byte was read");
         Ok(())
     }
 
@@ -208,6 +210,7 @@ impl StorageFile for OpenFile {
             };
             return Err(StorageError::at(StorageOp::Write, &self.name, offset, error));
         }
+        assert_eq!(done, bytes.len(), "every byte was written");
         Ok(())
     }
 

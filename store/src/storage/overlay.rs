@@ -143,6 +143,7 @@ impl Content {
         }
         scratch.write_at(bytes, offset)?;
         (first..last).for_each(|block| state.set_written(block));
+        debug_assert!(state.is_written(first) && state.is_written(last - 1));
         state.len = state.len.max(end);
         Ok(())
     }

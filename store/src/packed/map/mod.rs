@@ -360,6 +360,8 @@ impl Map {
         }
         self.trees.retain(|_, tree| !matches!(tree.root, Child::Empty));
         self.dirty = Cost::default();
+        debug_assert!(self.dirty().is_empty(), "a checkpoint has written all dirty nodes");
+        debug_assert_eq!(self.loaded, self.count_loaded(), "the nodes in memory are counted");
     }
 
     /// The lengths of the parts of [`Map::directory`].
@@ -380,6 +382,7 @@ impl Map {
                 bytes.extend(u32::from(tree.height).to_le_bytes());
                 let root = Object::Node { space: **space, level: tree.height, index: 0 };
                 let entry = tree.root.stored().or_else(|| pending.get(&root).copied());
+                assert!(entry.is_some(), "a tree with entries has an image, or it would be lost");
                 bytes.extend(Entry::encode(entry));
             }
             bytes
@@ -419,6 +422,19 @@ impl Map {
                 self.loaded -= before - excess;
             }
         }
+        debug_assert_eq!(self.loaded, self.count_loaded(), "the nodes in memory are counted");
+    }
+
+    /// The nodes in memory, by a walk over all of them.
+    fn count_loaded(&self) -> usize {
+        fn below(child: &Child) -> usize {
+            let Child::Loaded(node) = child else { return 0 };
+            1 + match &node.body {
+                Body::Leaf(_) => 0,
+                Body::Inner(children) => children.iter().map(below).sum(),
+            }
+        }
+        self.trees.values().map(|tree| below(&tree.root)).sum()
     }
 
     /// Bytes that the map takes in memory, at most.
@@ -532,6 +548,7 @@ fn settle_child(
     match settling.0.get(&Object::Node { space, level, index }) {
         Some(entry) => (node.stored, node.dirty) = (Some(*entry), false),
         None => {
+            assert!(node.is_empty(), "only a node without entries gets no image");
             *child = Child::Empty;
             *settling.1 -= 1;
         }
@@ -553,6 +570,7 @@ fn trim_child(child: &mut Child, excess: &mut usize) {
         }
     }
     let (true, false, Some(stored)) = (*excess > 0, node.dirty, node.stored) else { return };
+    debug_assert!(!node.is_empty(), "a node that a root leads to has entries");
     if !std::mem::take(node.used.get_mut()) {
         *child = Child::Stored(stored);
         *excess -= 1;

@@ -94,15 +94,21 @@ impl Node {
         image.extend((extent.start as u16).to_le_bytes());
         image.extend((extent.len() as u16).to_le_bytes());
         image.extend([0; 2]);
+        assert_eq!(image.len(), NODE_HEADER);
         match &self.body {
             Body::Leaf(entries) => image.extend(entries[extent].as_flattened()),
             Body::Inner(children) => {
                 for (at, child) in extent.clone().zip(&children[extent]) {
                     let entry = child.stored().or_else(|| image_of(at));
+                    assert!(
+                        entry.is_some() || child.is_empty(),
+                        "a child with entries has an image, or its pages would be lost"
+                    );
                     image.extend(Entry::encode(entry));
                 }
             }
         }
+        assert_eq!(image.len(), self.image_len(), "a node has the length that was placed");
         image
     }
 
