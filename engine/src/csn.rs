@@ -225,6 +225,7 @@ impl CsnTable {
         // No plain addition: an id from `ready` on would be taken for one whose chunk is gone.
         let next = |id: u64| (id < ready).then_some(id + 1);
         let id = self.ids.next.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
+        debug_assert!(id.is_err() || self.word(TrxId(ready - 1)).is_some(), "ready ids have words");
         id.ok().map(TrxId)
     }
 
@@ -258,6 +259,7 @@ impl CsnTable {
                 self.create_chunk(&mut alloc, ready / CHUNK_IDS);
             }
             let end = (ready / CHUNK_IDS + 1) * CHUNK_IDS;
+            assert!(end.min(limit.0) > ready, "more ids are ready");
             self.ids.ready.store(end.min(limit.0), Ordering::Release);
         }
         true
@@ -271,6 +273,7 @@ impl CsnTable {
         let csn = {
             let _turn = self.commit.lock();
             let csn = self.ends.published.load(Ordering::Relaxed) + 1;
+            debug_assert!(ACTIVE < csn && csn < ROLLED_BACK, "a commit's number is no state");
             reserve();
             end_word(word, id, csn);
             pause::reach(PausePoint::CommitStored);
@@ -373,6 +376,7 @@ impl CsnTable {
             index
         });
         let chunk = self.chunk(index);
+        debug_assert_eq!(chunk.tag.load(Ordering::Relaxed), 0, "a chunk has one number");
         debug_assert!(chunk.words.iter().all(|word| word.load(Ordering::Relaxed) == ACTIVE));
         chunk.tag.store(number + 1, Ordering::Release);
         self.directory.insert(&mut alloc.occupancy, number, index);
@@ -413,6 +417,11 @@ impl CsnTable {
     fn free_chunk(&self, occupancy: &mut Occupancy, live: &LiveChunk) {
         self.directory.remove(occupancy, live.number);
         let chunk = self.chunk(live.index);
+        assert_eq!(chunk.tag.load(Ordering::Relaxed), live.number + 1, "the chunk of this number");
+        debug_assert!(
+            (live.number + 1) * CHUNK_IDS <= self.ids.next.load(Ordering::Relaxed),
+            "all ids of the chunk were handed out"
+        );
         chunk.tag.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         for word in &chunk.words {

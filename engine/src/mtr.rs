@@ -124,11 +124,11 @@ impl<'a> Mtr<'a> {
 
     /// Takes over a page that the caller has latched.
     pub fn adopt(&mut self, guard: ExclusiveGuard<'a>) -> PageHandle {
-        debug_assert!(self.find(guard.page_id()).is_none(), "one page, one latch");
         self.add(guard, false)
     }
 
     fn add(&mut self, guard: ExclusiveGuard<'a>, fresh: bool) -> PageHandle {
+        debug_assert!(self.find(guard.page_id()).is_none(), "one page, one latch");
         self.pages.push(Some(Latched { guard, changed: false, fresh }));
         PageHandle(self.pages.len() as u32 - 1)
     }
@@ -186,7 +186,12 @@ impl<'a> Mtr<'a> {
         let page = self.pages[page.0 as usize].as_mut().expect("the page was released");
         let id = page.guard.page_id();
         page.changed = true;
-        self.log.page(id.space, id.no, |out| op.encode(out));
+        let body = self.log.page(id.space, id.no, |out| op.encode(out));
+        debug_assert_eq!(
+            PageOp::decode(&self.log.bytes()[body]).as_ref(),
+            Ok(op),
+            "recovery reads the same operation"
+        );
         if let Err(error) = op.apply(page.guard.bytes_mut()) {
             self.broken = true;
             self.env.crash(format!(
@@ -210,6 +215,7 @@ impl<'a> Mtr<'a> {
         self.apply(page, &PageOp::Write { offset: offset as u32, bytes });
         // The operation's encoding ends with the bytes.
         let in_log = self.log.bytes().len() - bytes.len() + number_at;
+        debug_assert_eq!(self.log.bytes()[in_log..in_log + NUMBER_LEN], [0; NUMBER_LEN]);
         self.number = Some(NumberPlace { page, in_page: offset + number_at, in_log });
     }
 
@@ -283,6 +289,7 @@ impl<'a> Mtr<'a> {
 
 /// Marks the changed pages dirty.
 fn mark(pool: &Pool, pages: &mut [Option<Latched<'_>>], start: Lsn, end: Lsn) {
+    assert!(start < end, "a frame has a length");
     for page in pages.iter_mut().flatten().filter(|page| page.changed) {
         pool.mark_dirty(&mut page.guard, start, end);
     }

@@ -80,6 +80,7 @@ pub fn extend(env: &Env, space: &Space, tree_id: u32, mut last: u32, rest: &[u8]
 }
 
 fn fill(mtr: &mut Mtr<'_>, page: PageHandle, tree_id: u32, value: &[u8]) -> usize {
+    assert!(!value.is_empty(), "a page of a chain holds a part of the value");
     let stored = value.len().min(capacity(mtr.page(page).len()));
     let mut bytes = Vec::with_capacity(DATA - NEXT + stored);
     bytes.extend_from_slice(&0u32.to_le_bytes());

@@ -231,6 +231,7 @@ impl Allocation {
             self.bitmaps.push((new_range, bitmap));
             self.new_bitmap = Some(bitmap);
         }
+        assert!(new_size - self.size_pages > missing, "there is room for what is missing");
         self.size_pages = new_size;
         Ok(())
     }
@@ -239,6 +240,7 @@ impl Allocation {
     /// the caller.
     pub fn take(&mut self, mtr: &mut Mtr<'_>) -> (u32, PageHandle) {
         let (no, page) = self.pages.pop().expect("no more pages are taken than were set aside");
+        assert!(no < self.size_pages, "page {no} lies in the space");
         self.write_header(mtr, SIZE_PAGES_AT, self.size_pages);
         // Pages set aside and not taken stay free.
         let hint = self.pages.iter().fold(self.free_hint, |hint, &(no, _)| hint.min(no));
@@ -256,6 +258,7 @@ impl Allocation {
     /// Frees one of the pages given to [`Allocation::holding`]. The caller holds it latched, or
     /// nothing leads to it any more.
     pub fn free(&mut self, mtr: &mut Mtr<'_>, no: u32) {
+        assert!(no > 1 && no < self.size_pages, "page {no} lies in the space, and may be free");
         self.set_bit(mtr, no, false);
         self.free_hint = self.free_hint.min(no);
         self.write_header(mtr, FREE_HINT_AT, self.free_hint);
@@ -300,7 +303,9 @@ impl Allocation {
         let at = BITS_AT + index as usize / 8;
         let byte = page[at] ^ 1 << (index % 8);
         let allocated = u32_at(page, ALLOCATED_AT);
-        let allocated = if value { allocated + 1 } else { allocated - 1 };
+        // A damaged count is found by a check.
+        let change = if value { 1 } else { -1 };
+        let allocated = allocated.saturating_add_signed(change);
         mtr.apply(bitmap, &PageOp::Write { offset: at as u32, bytes: &[byte] });
         let bytes = &allocated.to_le_bytes();
         mtr.apply(bitmap, &PageOp::Write { offset: ALLOCATED_AT as u32, bytes });
@@ -344,7 +349,9 @@ pub(crate) fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
                 index += 64;
                 continue;
             }
-            return Some(index + word.trailing_ones());
+            let first = index + word.trailing_ones();
+            debug_assert!(!bit(bitmap, first), "the bit is clear");
+            return Some(first);
         }
         if !bit(bitmap, index) {
             return Some(index);
@@ -382,6 +389,7 @@ pub fn cut_free_tail(env: &Env, space: &Space, least: u32) -> Result<u32> {
     if gone == 0 || gone < least {
         return Ok(0);
     }
+    assert!(end >= INITIAL_PAGES && end < allocation.size_pages, "the space gets shorter");
     allocation.write_header(&mut mtr, SIZE_PAGES_AT, end);
     allocation.write_header(&mut mtr, FREE_HINT_AT, allocation.free_hint.min(end));
     mtr.commit();

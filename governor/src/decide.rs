@@ -351,6 +351,7 @@ impl Governor {
         let target = unbounded.map(|target| clamp(target, pool));
         let allowed = clamp(pool.limit_bytes, pool);
         let decision = |signal, to_bytes, reason| {
+            debug_assert_eq!(clamp(to_bytes, pool), to_bytes, "the pool can have this size");
             Some(Decision { signal, from_bytes: pool.limit_bytes, to_bytes, reason })
         };
         if !std::mem::replace(&mut self.started, true) {
@@ -526,6 +527,10 @@ impl Governor {
         while self.targets.front().is_some_and(|&(seen, _)| at.saturating_sub(seen) > GROW_AFTER) {
             self.targets.pop_front();
         }
+        debug_assert!(
+            self.targets.iter().is_sorted_by(|a, b| a.0 <= b.0 && a.1 < b.1),
+            "the lowest target of the time comes first"
+        );
     }
 
     fn window_is_full(&self, at: Duration) -> bool {

@@ -174,6 +174,7 @@ impl LeafHandle {
         let suffix = &key[node.prefix_len()..];
         assert!(cell_size(suffix.len(), payload.len()) <= node.free_bytes(), "entry does not fit");
         mtr.apply(self.page, &PageOp::InsertCell { slot: slot as u16, suffix, payload });
+        debug_assert_eq!(self.node(mtr).find(key), Ok(slot), "the key is where it was inserted");
     }
 
     /// Replaces the payload at `slot`; only the bytes that differ are logged.
@@ -185,6 +186,7 @@ impl LeafHandle {
         assert!(node.fits_replaced(slot, payload.len()), "payload does not fit");
         let op = PageOp::replace_payload(slot, node.payload(slot), payload);
         mtr.apply(self.page, &op);
+        debug_assert_eq!(self.node(mtr).payload(slot), payload, "the entry was replaced");
     }
 
     /// Settles the entries whose bits are set, the first of a byte being its lowest: see
@@ -196,6 +198,7 @@ impl LeafHandle {
     /// Removes the entry at `slot`. A leaf that became small may be merged afterwards:
     /// `Tree::try_merge`.
     pub fn remove(&self, mtr: &mut Mtr<'_>, slot: usize) {
+        assert!(slot < self.node(mtr).count(), "the entry is there");
         mtr.apply(self.page, &PageOp::RemoveCell { slot: slot as u16 });
     }
 

@@ -155,6 +155,7 @@ impl Loader {
         let last = self.pending.last_key().expect("a leaf is cut when there is something in it");
         let separator = shortest_separator(last, next).to_vec();
         while !self.try_cut(&separator)? {}
+        assert!(self.lower < separator, "leaves are made in the order of their keys");
         self.pending.clear();
         self.lower = separator;
         Ok(())

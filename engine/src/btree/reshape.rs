@@ -49,6 +49,8 @@ pub(crate) fn right_half(
     at: usize,
     separator: &[u8],
 ) -> Result<(NodeInit, CellList), OpError> {
+    debug_assert!(node.lower_fence() < separator, "both halves have room for keys");
+    debug_assert!(node.upper_fence().is_none_or(|upper| separator < upper));
     let mut init = NodeInit { lower: separator.to_vec(), ..NodeInit::like(node) };
     let mut first = at;
     if init.level > 0 {
@@ -98,6 +100,8 @@ pub(crate) fn merge(
     right: &Node<'_>,
     limit: usize,
 ) -> Result<Option<Merge>, OpError> {
+    debug_assert_eq!(left.upper_fence(), Some(right.lower_fence()), "neighbours are merged");
+    debug_assert_eq!(left.level(), right.level(), "nodes of one level are merged");
     let upper = right.upper_fence();
     let prefix_len = upper.map_or(0, |upper| common_prefix_len(left.lower_fence(), upper));
     let fences = left.lower_fence().len() + upper.map_or(0, <[u8]>::len);

@@ -58,6 +58,10 @@ pub(crate) fn split_leaf(node: &Node<'_>, key: &[u8]) -> Option<LeafSplit> {
     let at = choose(node, position.unwrap_or_else(|at| at), 1..=count - 1, separator_len);
     let separator =
         [node.prefix(), shortest_separator(node.suffix(at - 1), node.suffix(at))].concat();
+    debug_assert!(
+        node.key(at - 1) < separator && separator <= node.key(at),
+        "the separator lies between the halves"
+    );
     Some(LeafSplit { at, separator })
 }
 

@@ -127,6 +127,11 @@ impl<'a> Entry<'a> {
             self.roll.write(out);
         }
         out.extend_from_slice(self.value);
+        debug_assert!(self.trx_id <= TrxId::MAX, "48 bits of an id are stored");
+        debug_assert!(
+            !(self.is_settled() && self.is_deleted()),
+            "purge finds a delete-mark by its transaction"
+        );
     }
 
     /// Whether every view sees this version, and no older one is needed.

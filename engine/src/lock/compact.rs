@@ -100,6 +100,7 @@ impl CompactKeys {
         if *ends == 0 {
             self.ends.remove(&place.hash);
         }
+        assert!(self.len > 0 && self.ends.len() <= self.len, "locks are counted");
         self.len -= 1;
         true
     }

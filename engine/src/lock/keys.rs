@@ -129,6 +129,34 @@ impl Queue {
     }
 }
 
+/// Longer queues are not checked: each check compares all pairs.
+const CHECKED_MAX: usize = 16;
+
+impl Queue {
+    /// In a debug build: granted requests come first and do not conflict, and an owner has at most
+    /// one that is granted and one that waits.
+    fn check(&self) {
+        if !cfg!(debug_assertions) || self.requests.len() > CHECKED_MAX {
+            return;
+        }
+        let granted = self.requests.iter().take_while(|r| r.granted).count();
+        let (granted, waiting) = self.requests.split_at(granted);
+        assert!(waiting.iter().all(|r| !r.granted), "a granted request waits behind no other");
+        for requests in [granted, waiting] {
+            for (at, request) in requests.iter().enumerate() {
+                let is_same = |r: &Request| r.owner.number() == request.owner.number();
+                assert!(!requests[..at].iter().any(is_same), "an owner has one request of a kind");
+            }
+        }
+        for (at, request) in granted.iter().enumerate() {
+            assert!(
+                !granted[..at].iter().any(|before| conflict(before, request)),
+                "no two owners have locks that conflict"
+            );
+        }
+    }
+}
+
 fn conflict(a: &Request, b: &Request) -> bool {
     a.owner.number() != b.owner.number() && a.mode.conflicts(b.mode)
 }
@@ -189,6 +217,9 @@ impl Shard {
             at = Some(bucket.len() - 1);
         }
         let answer = f(at.map(|at| &mut bucket[at]));
+        if let Some(at) = at {
+            bucket[at].check();
+        }
         if let Some(at) = at
             && bucket[at].requests.is_empty()
         {
@@ -582,7 +613,12 @@ fn give_explicit(queue: &mut Queue, holder: &Arc<Owner>, held: &mut Held, mode: 
         }
         return true;
     }
-    if !Owner::remember(held, queue.tree, &queue.key) {
+    // If it waits to strengthen the lock, the key was remembered then.
+    let alive = match queue.waiting_of(holder) {
+        Some(_) => !held.has_ended(),
+        None => Owner::remember(held, queue.tree, &queue.key),
+    };
+    if !alive {
         return false;
     }
     // Before all that wait: this lock is older.

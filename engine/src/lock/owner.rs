@@ -188,6 +188,7 @@ impl Owner {
 
     /// Sets the transaction's id.
     pub fn set_trx_id(&self, id: TrxId) {
+        debug_assert_eq!(self.trx_id(), TrxId::NONE, "a transaction has one id");
         self.trx_id.store(id.0, Ordering::Release);
     }
 
@@ -275,6 +276,7 @@ impl Owner {
     pub(super) fn finish_wait(&self, number: u64) {
         let mut wait = self.wait.lock();
         debug_assert_eq!(wait.number, number);
+        debug_assert_ne!(wait.state, Waiting::No, "a wait ends once");
         wait.state = Waiting::No;
     }
 
@@ -390,6 +392,10 @@ impl Owner {
         if held.ended {
             return false;
         }
+        debug_assert!(
+            held.keys.iter().rev().take(8).all(|held| held.tree != tree || *held.key != *key),
+            "a lock is remembered once"
+        );
         held.keys.push(HeldKey { tree, key: key.into() });
         true
     }

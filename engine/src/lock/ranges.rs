@@ -161,7 +161,9 @@ impl RangeLocks {
         }
         self.count.fetch_add(1, Ordering::SeqCst);
         let melted = owners[mine].of_mode(mode).add(low, high);
-        self.count.fetch_sub(melted, Ordering::SeqCst);
+        let before = self.count.fetch_sub(melted, Ordering::SeqCst);
+        assert!(before > melted, "ranges are counted when they are added");
+        debug_assert!(owners[mine].cover(low, high, mode), "the range is locked");
         held.ranges = true;
         Ok(())
     }
@@ -239,7 +241,9 @@ impl RangeLocks {
             gone.extend(mine.map(|mine| owners.swap_remove(mine)));
             !owners.is_empty()
         });
-        self.count.fetch_sub(gone.iter().map(Owned::len).sum(), Ordering::SeqCst);
+        let count = gone.iter().map(Owned::len).sum();
+        let before = self.count.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "ranges are counted when they are added");
         // Before many are given back, which takes a while.
         drop(trees);
         drop(gone);

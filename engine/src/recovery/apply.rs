@@ -131,6 +131,7 @@ pub(crate) fn apply(
         }
     }
     applied += batch.apply(&mut files)?;
+    assert!(reader.lsn() == scan.end, "both readings of the log end at the same place");
     files.look_at_broken_pages_again()?;
     tracing::info!(frames = scan.frames, changes = applied, end = scan.end.0, "redo log applied");
     Ok(files.missing)
@@ -224,6 +225,7 @@ impl Batch {
         changes: std::ops::Range<usize>,
     ) -> Result<u64> {
         let changes = &self.changes[changes];
+        debug_assert!(changes.is_sorted_by_key(|change| change.end), "in the order of the log");
         let id = changes[0].page;
         let Some(space) = files.space(id.space)? else { return Ok(0) };
         files.extend(&space, id.no);

@@ -16,7 +16,7 @@ use tidepool_pool::Lsn;
 use tidepool_pool::encryption::NumberedKey;
 
 use super::buffer::OwnPart;
-use super::frame;
+use super::frame::{self, Parsed};
 use super::keys::{SEALED, SEALED_EXTRA};
 use super::log::{RedoLog, count};
 
@@ -52,6 +52,7 @@ impl<'a> Payload<'a> {
     /// Makes the frame that begins at `start`, behind what `out` has.
     #[inline]
     fn put(&self, start: Lsn, epoch: u32, out: &mut Vec<u8>) {
+        let begin = out.len();
         match self {
             Payload::Plain(records, crc) => {
                 let (header, len) = frame::header(self.len(), *crc, start, epoch);
@@ -74,6 +75,11 @@ impl<'a> Payload<'a> {
                 out[at..sealed - 1].copy_from_slice(&header[..len]);
             }
         }
+        debug_assert!(
+            matches!(frame::parse(&out[begin..], start, epoch), Parsed::Frame { frame_len, .. }
+                if frame_len == out.len() - begin),
+            "recovery finds the same frame"
+        );
     }
 }
 
@@ -143,6 +149,7 @@ impl Append<'_> {
     #[inline]
     fn complete_with(mut self, payload: &Payload<'_>, stamp: impl FnOnce(Lsn, Lsn)) -> Lsn {
         assert!(self.start > Lsn::ZERO, "a frame's place is reserved first");
+        debug_assert_eq!(frame::frame_len(payload.len()), self.len, "the records that were said");
         let start = self.start;
         let Some(part) = &mut self.part else {
             // Beyond all that will ever be durable: who compares must not find the pages, or a

@@ -235,6 +235,7 @@ impl RedoLog {
         }
         // Recovery will look for a frame at the checkpoint.
         self.flush_to(lsn)?;
+        assert!(self.flushed_lsn() >= lsn, "the log is durable up to its checkpoint");
         settle()?;
         let epoch = self.epoch_at(lsn);
         let mut ring = self.ring.lock();
@@ -253,6 +254,7 @@ impl RedoLog {
         while epochs.len() > 1 && epochs[1].0 <= lsn {
             epochs.remove(0);
         }
+        debug_assert!(epochs.is_sorted(), "later epochs begin later");
         epochs[0].1
     }
 

@@ -108,6 +108,10 @@ impl Control {
         }
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        debug_assert!(
+            Control::decode(block).is_ok_and(|read| read.as_ref() == Some(self)),
+            "a start reads the same state"
+        );
     }
 
     /// Reads one slot. `Ok(None)` if it is no whole slot (never written, torn, or damaged).

@@ -85,6 +85,7 @@ impl Group {
         let mut woken = Vec::new();
         let next = {
             let mut group = self.state.lock();
+            assert!(group.leading, "the leader passes on the lead that it has");
             group.waiters.retain(|(lsn, waiter)| {
                 let done = failed || *lsn <= flushed;
                 if done {

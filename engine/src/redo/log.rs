@@ -374,7 +374,8 @@ impl RedoLog {
             count_time(&self.counters.syncs_us, began.elapsed());
             synced.map_err(|error| self.failure.set(error.to_string()))?;
         }
-        self.flushed.store(end, Ordering::Release);
+        let before = self.flushed.swap(end, Ordering::Release);
+        assert!(before <= end, "what is durable stays durable");
         Ok(())
     }
 
@@ -397,6 +398,7 @@ impl RedoLog {
                 return Ok(());
             }
             let end = self.append_mark(io);
+            assert!(end > io.written, "there is something to be written");
             self.take_frames(io, end);
             self.write_blocks(io, end)?;
             let base = block_floor(io.written);
@@ -415,6 +417,7 @@ impl RedoLog {
         if flushed.0 <= io.marked {
             return self.buffer.end();
         }
+        assert!(flushed.0 <= io.written, "what is durable was written");
         let mut part = self.buffer.any_part();
         let start = part.reserve(MARK_LEN);
         let mark = DurableMark { epoch: self.epoch, lsn: flushed };
@@ -461,6 +464,8 @@ impl RedoLog {
             }
             let piece_end = stop.min(current.end.0);
             let piece = &io.blocks[(at - base) as usize..(piece_end - base) as usize];
+            assert!(current.start.0 <= at && at < piece_end, "the file holds this part of the log");
+            assert!(piece.len().is_multiple_of(BLOCK_SIZE), "whole blocks are written");
             // What was synced before in the first of these blocks is in them again, so a write that
             // stops half-way harms nothing, and can be done again.
             let write = || Ok(current.file.write_at(piece, current.offset(at))?);

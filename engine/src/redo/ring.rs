@@ -83,6 +83,7 @@ pub struct LiveFile {
 impl LiveFile {
     /// Offset in the file of the log's byte at `lsn`.
     pub fn offset(&self, lsn: u64) -> u64 {
+        assert!((self.start.0..=self.end.0).contains(&lsn), "the file holds LSN {lsn}");
         HEADER_SIZE + (lsn - self.start.0)
     }
 }
@@ -302,6 +303,7 @@ impl Ring {
     /// `start`.
     fn use_spare(&mut self, index: usize, start: Lsn) -> Result<()> {
         let entry = &mut self.control.files[index];
+        assert!(entry.start.is_none(), "a file in use is not written over");
         let header =
             FileHeader { file_no: entry.file_no, uuid: self.control.uuid, start, size: entry.size };
         let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
@@ -445,6 +447,7 @@ impl Ring {
         let Some(file_no) = spare else { return Ok(false) };
         self.update(|ring| {
             ring.control.files.retain(|file| file.file_no != file_no);
+            assert!(ring.total_size() >= keep_bytes, "the rest holds what must be kept");
             Ok(())
         })?;
         self.handles.remove(&file_no);
@@ -464,11 +467,33 @@ impl Ring {
     /// have room later, and until then the ring must be what the control file says.
     fn update(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let before = (self.control.clone(), self.overrun);
-        let written = change(self).and_then(|()| self.write_control());
+        let written = change(self).and_then(|()| {
+            self.check();
+            self.write_control()
+        });
         if written.is_err() {
             (self.control, self.overrun) = before;
         }
         written
+    }
+
+    /// Asserts that the files in use hold the log from the checkpoint on without a gap.
+    fn check(&self) {
+        assert!(self.control.files.len() <= MAX_FILES, "the control file has room for the list");
+        let mut end = None;
+        for (file, start) in self.in_use() {
+            assert!(
+                end.map_or(start <= self.control.checkpoint, |end| end == start),
+                "redo file {} begins where the one before ends, the first before the checkpoint",
+                file.file_no
+            );
+            assert!(self.handles.contains_key(&file.file_no), "a file in use is open");
+            end = Some(Lsn(start.0 + file.size));
+        }
+        assert!(
+            end.is_none_or(|end| self.control.checkpoint <= end),
+            "the log ends behind the checkpoint"
+        );
     }
 
     /// Writes the state into the older slot and syncs it.

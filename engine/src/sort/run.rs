@@ -164,6 +164,7 @@ impl<'f> RunWriter<'f> {
         if self.filled > 0 {
             self.write_block()?;
         }
+        assert_eq!(self.run.end(), self.offset, "the next run begins behind this one");
         Ok(self.run)
     }
 }

@@ -368,6 +368,7 @@ impl TransactionCore {
         // end.
         let mut log = UndoLog::new(&self.system.undo, self.stream)?;
         self.stream = Some(log.stream());
+        assert!(self.id() == TrxId::NONE, "a transaction without a log has no id");
         match self.system.assign_id(&self.owner) {
             Ok(id) => {
                 log.set_trx_id(id);
@@ -426,6 +427,7 @@ impl TransactionCore {
     pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<EntriesAdded> {
         let Some(log) = &mut self.log else { return Ok(EntriesAdded::default()) };
         if log.records() > position.records() {
+            debug_assert!(self.state == State::Running, "a prepared log keeps its records");
             self.rollbacks.add(position.records());
         }
         let outcome = self.system.roll_back_to(log, position, Some(&self.owner));
@@ -445,6 +447,7 @@ impl TransactionCore {
             return Err(Error::InvalidOption(format!("XID of {} bytes (1 to 140)", xid.len())));
         }
         self.begin_write()?;
+        debug_assert!(self.xid.is_empty(), "a transaction has one XID");
         if !self.system.xids.lock().insert(xid.to_vec()) {
             return Err(Error::XidExists(xid.escape_ascii().to_string()));
         }
@@ -535,6 +538,7 @@ impl TransactionCore {
     /// A prepared transaction found by recovery, or detached.
     pub(super) fn adopt(system: Arc<TrxSystem>, orphan: Orphan) -> TransactionCore {
         let interrupt = Arc::clone(orphan.owner.interrupt());
+        assert!(!orphan.xid.is_empty(), "a prepared transaction has an XID");
         let mut trx = TransactionCore::new(system, TransactionOptions::default(), interrupt);
         trx.owner = orphan.owner;
         trx.log = Some(orphan.log);
@@ -545,6 +549,7 @@ impl TransactionCore {
 
     /// After the outcome is published.
     fn end(&mut self) {
+        assert!(self.log.is_none(), "a transaction ends when its log has");
         self.state = State::Ended;
         self.named = None;
         self.close_view();

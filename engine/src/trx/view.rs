@@ -140,7 +140,8 @@ impl Views {
     /// Gives the slot back; its view ends.
     pub fn release(&self, slot: ViewSlot) {
         self.close(slot);
-        self.slot(slot).claimed.store(false, Ordering::Release);
+        let was_claimed = self.slot(slot).claimed.swap(false, Ordering::Release);
+        assert!(was_claimed, "a slot is given back by the transaction that has it");
         // The slot just left is the warmest.
         self.hint.store(slot.0, Ordering::Relaxed);
     }
@@ -155,6 +156,7 @@ impl Views {
         let high = table.next_id();
         slot.high.store(high.0, Ordering::Relaxed);
         slot.csn.store(csn.0, Ordering::Release);
+        debug_assert!(low <= high, "what has ended was handed out");
         ReadView { csn, low, high }
     }
 
@@ -171,12 +173,15 @@ impl Views {
         // Ids that are new to the older view may not be so to this one.
         slot.high.store(high.0, Ordering::Relaxed);
         slot.csn.store(older, Ordering::Release);
+        debug_assert!(older <= csn.0 && low <= high, "a view opened later sees no less");
         ReadView { csn, low, high }
     }
 
     /// Of the views in the slot, only this one, the newest, is still open.
     pub fn keep_only(&self, slot: ViewSlot, view: ReadView) {
-        self.slot(slot).csn.store(view.csn.0, Ordering::Release);
+        let csn = &self.slot(slot).csn;
+        debug_assert!(csn.load(Ordering::Relaxed) <= view.csn.0, "the older of the two views goes");
+        csn.store(view.csn.0, Ordering::Release);
     }
 
     /// Ends the slot's views, if it has any.

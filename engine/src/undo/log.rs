@@ -122,7 +122,7 @@ impl UndoLog {
 
     /// Sets whose log it is.
     pub fn set_trx_id(&mut self, id: TrxId) {
-        debug_assert!(!self.begun);
+        assert!(!self.begun && id != TrxId::NONE, "the log's first record names its transaction");
         self.trx_id = id;
     }
 
@@ -185,8 +185,10 @@ impl UndoLog {
         lasting: bool,
         record: impl FnOnce(&mut Writer<'_>),
     ) {
+        assert!(self.trx_id != TrxId::NONE, "a record belongs to a transaction");
         self.buffer.clear();
         let base = usize::from(self.tail.offset);
+        debug_assert_eq!(self.page_of_tail(mtr, page).used, base, "the page ends at the tail");
         let mut writer = Writer::new(&mut self.buffer, base);
         if !self.begun {
             writer.log(&LogRecord {
@@ -198,12 +200,23 @@ impl UndoLog {
         }
         record(&mut writer);
         let used = writer.position() as u16;
+        assert!(usize::from(used) <= mtr.page(page).len(), "a record fits its page");
         mtr.apply(page, &write(base, &self.buffer));
         mtr.apply(page, &write(USED_AT, &used.to_le_bytes()));
         self.begun = true;
         self.tail.offset = used;
         self.records += 1;
         self.lasting |= lasting;
+        debug_assert!(
+            Record::decode_before(mtr.page(page), used.into()).is_ok(),
+            "a rollback finds the record before the tail"
+        );
+    }
+
+    /// The header of the last page, which is latched.
+    fn page_of_tail(&self, mtr: &Mtr<'_>, page: PageHandle) -> PageHeader {
+        assert_eq!(mtr.page_id(page).no, self.tail.page, "the page is the stream's last one");
+        PageHeader::read(mtr.page(page)).expect("checked when it was latched")
     }
 
     /// Whether the log holds nothing behind `to`.
@@ -293,7 +306,9 @@ impl UndoLog {
 
     /// Cuts the newest record off, which begins at `at`, on the page from [`UndoLog::latch_tail`].
     pub fn cut(&mut self, undo: &Undo, mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer) {
-        debug_assert_eq!(at.page, self.tail.page);
+        assert!(at.page == self.tail.page && at.offset < self.tail.offset, "the newest is cut");
+        assert!(self.records > 0, "there is a record to be cut");
+        debug_assert_eq!(self.page_of_tail(mtr, page).used, usize::from(self.tail.offset));
         undo.note_cut(self.stream);
         mtr.apply(page, &write(USED_AT, &at.offset.to_le_bytes()));
         self.tail.offset = at.offset;
@@ -302,6 +317,7 @@ impl UndoLog {
 
     /// Writes state PREPARED and the XID. The tail page must have room for it.
     pub fn prepare(&mut self, undo: &Undo, xid: &[u8]) -> Result<Lsn> {
+        assert!(!self.prepared, "a log is prepared once");
         if !self.has_room(undo, xid.len() + 6) {
             self.add_page(undo)?;
         }
@@ -341,6 +357,13 @@ impl UndoLog {
             begun => begun?,
         };
         let first = undo.exclusive(&mut mtr, self.start.page, self.stream)?;
+        debug_assert!(
+            undo.log_record(mtr.page(first), self.start).is_ok_and(|record| {
+                record.trx_id == self.trx_id && record.state != LogState::Committed
+            }),
+            "the log record says that transaction {} has not ended",
+            self.trx_id.0
+        );
         let keep = self.lasting || self.tail.page != self.start.page;
         let end = if keep { self.tail } else { self.start };
         if keep {
@@ -389,10 +412,21 @@ pub fn marks_of(mtr: &Mtr<'_>, page: PageHandle, at: RollPointer) -> u8 {
 
 /// Sets the marks of a record on a latched page.
 pub fn set_marks(mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer, marks: u8) {
+    debug_assert!(begins_at(mtr, page, at), "the record is there");
     mtr.apply(page, &write(usize::from(at.offset) + MARKS_AT, &[marks]));
 }
 
 /// Sets the chain field of a record on a latched page.
 pub fn set_chain(mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer, chain: u32) {
+    debug_assert!(begins_at(mtr, page, at), "the record is there");
     mtr.apply(page, &write(usize::from(at.offset) + CHAIN_AT, &chain.to_le_bytes()));
+}
+
+/// Whether a record begins there.
+fn begins_at(mtr: &Mtr<'_>, page: PageHandle, at: RollPointer) -> bool {
+    let header = PageHeader::read(mtr.page(page));
+    mtr.page_id(page).no == at.page
+        && header.is_some_and(|header| {
+            Record::decode(mtr.page(page), at.offset.into(), header.used).is_ok()
+        })
 }

@@ -85,6 +85,7 @@ impl Stream {
 
     /// Lets others take it.
     pub(super) fn give_back(&self) {
+        debug_assert!(self.is_used.load(Ordering::Relaxed), "given back by the one that has it");
         self.is_used.store(false, Ordering::Release);
     }
 }
@@ -148,6 +149,7 @@ impl Undo {
     pub fn raise_trx_id_limit(&self, limit: u64) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let page = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+        assert!(limit > u64_at(mtr.page(page), TRX_ID_LIMIT_AT), "no id is handed out twice");
         mtr.apply(page, &write(TRX_ID_LIMIT_AT, &limit.to_le_bytes()));
         mtr.commit();
         Ok(())
@@ -157,6 +159,9 @@ impl Undo {
     pub fn store_ended_below(&self, id: u64) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let page = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+        let directory = mtr.page(page);
+        assert!(id >= u64_at(directory, ENDED_BELOW_AT), "what has ended has ended for good");
+        assert!(id <= u64_at(directory, TRX_ID_LIMIT_AT), "an id ends after it was handed out");
         mtr.apply(page, &write(ENDED_BELOW_AT, &id.to_le_bytes()));
         mtr.commit();
         Ok(())
@@ -240,6 +245,8 @@ impl Undo {
         (last, before): (u32, PageHandle),
         mut allocation: Allocation,
     ) -> u32 {
+        let end = PageHeader::read(mtr.page(before)).expect("checked when it was latched");
+        assert_eq!(end.next, 0, "page {last} is the last of undo stream {stream}");
         let (no, page) = allocation.take(&mut mtr);
         self.format_page(&mut mtr, page, stream, last);
         mtr.apply(before, &write(super::page::NEXT_AT, &no.to_le_bytes()));
@@ -249,7 +256,9 @@ impl Undo {
 
     /// Frees the stream's last page, which holds no record. Returns the new end of the stream.
     pub(super) fn drop_last_page(&self, stream: u32, last: u32) -> Result<RollPointer> {
-        let prev = PageHeader::read(&self.page(last, stream)?).expect("checked").prev;
+        let dropped = PageHeader::read(&self.page(last, stream)?).expect("checked");
+        assert!(dropped.used == DATA_AT && dropped.next == 0, "page {last} holds no record");
+        let prev = dropped.prev;
         let mut mtr = Mtr::begin(&self.env)?;
         let before = self.exclusive(&mut mtr, prev, stream)?;
         let header = PageHeader::read(mtr.page(before)).expect("checked");
@@ -404,6 +413,11 @@ impl Undo {
     }
 }
 
+/// A number of the directory page.
+fn u64_at(page: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(page[at..at + size_of::<u64>()].try_into().expect("8 bytes"))
+}
+
 /// A committed log at the head of its stream.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLog {
@@ -468,8 +482,9 @@ impl Undo {
         debug_assert_eq!(state.head.lock().at, log.start);
         self.move_head(log.stream, log.record.end)?;
         state.head_csn.store(0, Ordering::Relaxed);
-        state.committed.fetch_sub(1, Ordering::Release);
-        self.history.fetch_sub(1, Ordering::Relaxed);
+        let of_stream = state.committed.fetch_sub(1, Ordering::Release);
+        let of_all = self.history.fetch_sub(1, Ordering::Relaxed);
+        assert!(of_stream > 0 && of_all > 0, "a log is purged once");
         self.free_before_head(log.stream)
     }
 
@@ -485,6 +500,7 @@ impl Undo {
 
     /// Purge has nothing to do in a stream before `to`.
     pub(super) fn move_head(&self, stream: u32, to: RollPointer) -> Result<()> {
+        assert!(to != RollPointer::NONE, "purge goes on somewhere");
         let mut head = self.streams[stream as usize].head.lock();
         // Within a page the directory may lag behind: purging twice does no harm.
         if to.page != head.stored.head.page {

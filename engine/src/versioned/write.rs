@@ -291,6 +291,11 @@ impl VersionedTree {
                 false => Attempt::LeafFull(payload_len),
             });
         }
+        debug_assert!(
+            entry.is_none_or(|entry| entry.trx_id == trx.id()
+                || !system.csn.is_active(entry.trx_id)),
+            "no other transaction that still runs has written the entry"
+        );
         let log = trx.log.as_mut().expect("writing");
         let undo_len = UNDO_OVERHEAD + key.len() + entry.map_or(0, |entry| entry.value.len());
         if !log.has_room(&system.undo, undo_len) {
@@ -302,7 +307,7 @@ impl VersionedTree {
             }
             _ => None,
         };
-        let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
+        let (undo_page, undo_at) = (log.latch_tail(&system.undo, &mut mtr)?, log.next());
         let raise = match change {
             Change::Insert(Insertion { numbered: Some((counter, next)), .. }) => {
                 counter.latch(&mut mtr, self.tree.space(), next)?
@@ -328,6 +333,7 @@ impl VersionedTree {
         if let Some(raise) = raise {
             raise.apply(&mut mtr);
         }
+        debug_assert_eq!(log.tail().page, undo_at.page, "the record fits the page that had room");
         if entry_was_there {
             // Under the latch: the next thread that asks for the key sees the implicit lock, not a
             // queue that is about to go.

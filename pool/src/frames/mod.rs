@@ -255,6 +255,8 @@ impl Frames {
 
     /// Publishes the figures after a change to the extents, under the mutex.
     fn publish(&self, extents: &Extents) {
+        debug_assert!(extents.free() <= extents.started(), "a free frame is in an extent");
+        debug_assert!(extents.limit() <= self.reserved, "all frames have an address");
         self.limit.store(extents.limit(), Ordering::Relaxed);
         self.started.store(extents.started(), Ordering::Relaxed);
         self.held.store(extents.held(), Ordering::Relaxed);

@@ -133,6 +133,13 @@ fn insert_cell(
     put_slot(page, index, Slot { offset, suffix_len, head });
     put_u16(page, node::COUNT, count + 1);
     put_u32(page, node::HEAP_START, offset);
+    debug_assert!(
+        open(page).is_ok_and(|node| {
+            node.cell(index)
+                .is_some_and(|(suffix, found)| found == payload && suffix.len() == suffix_len)
+        }),
+        "the cell is at its slot"
+    );
     Ok(())
 }
 

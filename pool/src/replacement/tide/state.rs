@@ -159,6 +159,7 @@ impl State {
         let pages = self.window_len() + self.main_len();
         // While a shrink goes on there are more than there will be room for.
         self.level = self.level.max(pages).min(self.capacity);
+        debug_assert!(self.window_target() <= self.capacity.max(1), "the window is a part");
         self.fill_main(words, now, 2);
     }
 
@@ -252,6 +253,7 @@ impl State {
     fn name(&self, walk: &mut Walk, place: usize, frame: u32) -> Option<u32> {
         walk.last_named[place] = Some(frame);
         walk.named[place] += 1;
+        debug_assert!(walk.named[place] <= self.lists.len(place), "each frame is named once");
         Some(frame)
     }
 
