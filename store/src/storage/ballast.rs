@@ -59,12 +59,10 @@ impl Ballast {
         self.file.lock().len().unwrap_or(0)
     }
 
-    /// Changes how long it is. A full disk leaves it released.
+    /// Changes how long [`Ballast::restore`] makes it. With another length it is not whole.
     pub fn set_bytes(&self, bytes: u64) {
         if self.bytes.swap(bytes, Ordering::Relaxed) != bytes {
             self.is_whole.store(false, Ordering::Release);
-            // If this fails, it is not whole, and the next growth of a file tries again.
-            let _ = self.restore();
         }
     }
 
@@ -97,7 +95,10 @@ impl Ballast {
     pub fn restore(&self) -> Result<()> {
         let file = self.file.lock();
         if !self.is_whole() {
-            file.set_len_without_writing(self.bytes.load(Ordering::Relaxed))?;
+            let bytes = self.bytes.load(Ordering::Relaxed);
+            if file.set_len_without_writing(bytes)? {
+                debug_assert_eq!(file.len().ok(), Some(bytes), "it has the length that was set");
+            }
             self.is_whole.store(true, Ordering::Release);
         }
         Ok(())
@@ -140,6 +141,7 @@ mod tests {
         let ballast = Ballast::open(&disk, "ballast", 512 << 10).unwrap();
         assert!(!ballast.is_whole() && !ballast.release());
         ballast.set_bytes(128 << 10);
+        ballast.restore().unwrap();
         assert!(ballast.is_whole());
         drop(ballast);
         let ballast = Ballast::open(&disk, "ballast", 64 << 10).unwrap();
