@@ -4,6 +4,8 @@
 #include "errors.h"
 #include "foreign_key_index.h"
 #include "server_versions.h"
+#include "sql_acl.h"
+#include "sql_parse.h"
 #include "sysvars.h"
 #include "table_share.h"
 
@@ -113,6 +115,18 @@ private:
   tp_reader *reader = nullptr;
 };
 
+/* What searches do not find says what is in the table. So a session that names one itself must be
+   allowed to read it, as a query that names it. Before anything is said of the table: whether there
+   is one is not for everybody to know. false: an error was sent. */
+bool may_read(THD *thd, const char *table) {
+  std::string db, name;
+  server_names(table, &db, &name);
+  const LEX_CSTRING db_name{db.c_str(), db.size()}, table_name{name.c_str(), name.size()};
+  TABLE_LIST reference;
+  reference.init_one_table(&db_name, &table_name, nullptr, TL_READ);
+  return !check_table_access(thd, SELECT_ACL, &reference, false, 1, false);
+}
+
 } // namespace
 
 bool fulltext_settings_of_session(THD *thd, const Fulltext_index &index,
@@ -125,6 +139,7 @@ bool fulltext_settings_of_session(THD *thd, const Fulltext_index &index,
                         : variables.stopword_table ? Fulltext_settings::LISTED_STOPWORDS
                                                    : Fulltext_settings::BUILT_IN_STOPWORDS;
   if (settings->stopwords != Fulltext_settings::LISTED_STOPWORDS) return true;
+  if (variables.stopword_table_is_own && !may_read(thd, variables.stopword_table)) return false;
   return Stopword_table(thd, variables.stopword_table).read(index, &settings->listed);
 }
 

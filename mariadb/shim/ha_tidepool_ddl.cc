@@ -466,7 +466,14 @@ int ha_tidepool::rename_table(const char *from, const char *to) {
   }
   Attachments attached = Attachments::of_rename(old_name, new_name);
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  return fail(foreign_keys.rename(old_name, new_name, altered, attached));
+  const int result = foreign_keys.rename(old_name, new_name, altered, attached);
+  /* After a crash in an ALTER TABLE that copies one partitioned table into another, the server's
+     DDL log asks the engine of the partitions, not the partitioning engine, to rename the copy. */
+  if (result == TP_TABLE_MISSING && !is_partition(old_name) && !is_partition(new_name)) {
+    const int of_partitions = tidepool::rename_partitions(old_name, new_name);
+    if (of_partitions != TP_NOT_FOUND) return fail(of_partitions);
+  }
+  return fail(result);
 }
 
 int ha_tidepool::truncate() {

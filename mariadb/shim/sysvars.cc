@@ -654,9 +654,10 @@ ulonglong fulltext_search_bytes() { return ft_result_cache_limit; }
 
 Fulltext_variables session_fulltext_variables(THD *thd) {
   const char *const own = THDVAR(thd, ft_user_stopword_table);
-  const char *const table = own && *own ? own : ft_server_stopword_table;
+  const bool has_own = own && *own;
+  const char *const table = has_own ? own : ft_server_stopword_table;
   return {ft_min_token_size, ft_max_token_size, THDVAR(thd, ft_enable_stopword) != 0,
-          table && *table ? table : nullptr};
+          table && *table ? table : nullptr, has_own};
 }
 
 const char *session_backup_incremental_from(THD *thd) {

@@ -323,6 +323,15 @@ impl Server {
         self.try_connect(database).unwrap_or_else(|e| panic!("cannot connect: {e}"))
     }
 
+    /// A connection as a user without a password, with a default database.
+    ///
+    /// # Panics
+    /// If the server refuses.
+    pub fn connect_as(&self, user: &str, database: &str) -> Conn {
+        connect_to_socket_as(&self.socket, user, database)
+            .unwrap_or_else(|e| panic!("cannot connect as {user}: {e}"))
+    }
+
     /// A connection as root, if the server is there.
     ///
     /// # Errors
@@ -487,10 +496,14 @@ impl Drop for Server {
 /// # Errors
 /// What the client says.
 pub fn connect_to_socket(socket: &Path, database: &str) -> Result<Conn, mysql::Error> {
+    connect_to_socket_as(socket, "root", database)
+}
+
+fn connect_to_socket_as(socket: &Path, user: &str, database: &str) -> Result<Conn, mysql::Error> {
     let database = Some(database).filter(|name| !name.is_empty());
     let options = OptsBuilder::new()
         .socket(Some(socket.to_string_lossy().into_owned()))
-        .user(Some("root"))
+        .user(Some(user))
         .db_name(database)
         .tcp_connect_timeout(Some(Duration::from_secs(10)));
     Conn::new(options)

@@ -308,6 +308,11 @@ pub const CASES: &[Case] = &[
     definition("partition-remove", &[HASH, HASH_ROWS], &["ALTER TABLE h REMOVE PARTITIONING"]),
     definition("partition-by", &[T, T_FEW], &["ALTER TABLE t PARTITION BY HASH (a) PARTITIONS 2"]),
     definition(
+        "partition-otherwise",
+        &[HASH, HASH_ROWS],
+        &["ALTER TABLE h PARTITION BY KEY (a) PARTITIONS 2"],
+    ),
+    definition(
         "partition-exchange",
         &[RANGE, RANGE_ROWS, E_TABLE, E_ROWS],
         &["ALTER TABLE r EXCHANGE PARTITION r1 WITH TABLE e"],

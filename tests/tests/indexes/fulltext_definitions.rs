@@ -103,6 +103,59 @@ fn rows_that_are_written_while_an_index_is_built_are_in_it() {
     }
 }
 
+/// Searches do not find stopwords: who may name a table of them can guess what is in it.
+#[test]
+fn a_session_names_only_a_table_of_stopwords_that_it_may_read() {
+    const DENIED: u16 = 1142;
+    let server = Server::start(Options::new("fulltext_stopwords_access"));
+    let mut root = server.connect_to("test");
+    run(
+        &mut root,
+        &[
+            "CREATE DATABASE closed",
+            "CREATE TABLE closed.secret (id INT PRIMARY KEY, value VARCHAR(30))",
+            "INSERT INTO closed.secret VALUES (1, 'password')",
+            "CREATE USER someone@localhost",
+            "GRANT ALL ON test.* TO someone@localhost",
+        ],
+    );
+    let mut conn = server.connect_as("someone", "test");
+    run(&mut conn, &["CREATE TABLE made (id INT PRIMARY KEY, a TEXT) CHARSET utf8mb4"]);
+    let making = [
+        TABLE,
+        "ALTER TABLE made ADD FULLTEXT (a), ALGORITHM=INPLACE",
+        "ALTER TABLE made ADD FULLTEXT (a), ALGORITHM=COPY",
+        "ALTER TABLE made ADD FULLTEXT (a), FORCE",
+    ];
+    // What there is no table for gets the same answer.
+    for name in ["closed/secret", "closed/missing", "mysql/global_priv"] {
+        run(&mut conn, &[&format!("SET tidepool_ft_user_stopword_table = '{name}'")]);
+        for sql in making {
+            assert_eq!(code_of(&mut conn, sql), DENIED, "{name}: {sql}");
+        }
+    }
+    run(
+        &mut root,
+        &[
+            "GRANT SELECT ON closed.secret TO someone@localhost",
+            "SET GLOBAL tidepool_ft_server_stopword_table = 'closed/secret'",
+        ],
+    );
+    let is_left_out = |conn: &mut Conn| {
+        run(conn, &[TABLE, "INSERT INTO t VALUES (1, 'password'), (2, 'other')"]);
+        assert_eq!(found(conn, "t", "password").len(), 0);
+        assert_eq!(found(conn, "t", "other"), [2]);
+        run(conn, &["DROP TABLE t"]);
+    };
+    run(&mut conn, &["SET tidepool_ft_user_stopword_table = 'closed/secret'"]);
+    is_left_out(&mut conn);
+    // The server's own list is for everybody.
+    run(&mut root, &["REVOKE SELECT ON closed.secret FROM someone@localhost"]);
+    assert_eq!(code_of(&mut conn, TABLE), DENIED);
+    run(&mut conn, &["SET tidepool_ft_user_stopword_table = NULL"]);
+    is_left_out(&mut conn);
+}
+
 #[test]
 fn words_that_an_index_leaves_out_are_those_of_its_making() {
     let mut server = Server::start(Options::new("fulltext_stopwords"));
