@@ -100,7 +100,7 @@ bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inp
 bool changes_versioning(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of) {
   if (!table->versioned() && !altered->versioned()) return false;
   if (!table->versioned(VERS_TIMESTAMP) || !altered->versioned(VERS_TIMESTAMP) ||
-      table->part_info || altered->part_info || old_of.empty())
+      !table->part_info != !altered->part_info || old_of.empty())
     return true;
   const auto is_other = [&](const Field *was, const Field *is) {
     return old_of[is->field_index] < 0 || old_of[is->field_index] != was->field_index;

@@ -32,9 +32,9 @@ bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inp
                        const std::vector<int> &old_of,
                        const std::vector<bool> *converted = nullptr);
 
-/* Whether system versioning begins or ends, or has other columns for the times of rows, or the
-   versioned table has partitions. Else rows of the past are rows like others, and keep their
-   times. */
+/* Whether system versioning begins or ends, or has other columns for the times of rows, or a
+   versioned table gets or loses partitions. Else rows of the past are rows like others, keep their
+   times, and stay in their partitions. */
 bool changes_versioning(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of);
 
 /* Sets the columns that are new to their defaults, in record[0]: what the copy would set them to in

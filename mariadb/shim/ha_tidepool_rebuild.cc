@@ -118,8 +118,7 @@ const char *ha_tidepool::refuses_rebuild(TABLE *altered, const Alter_inplace_inf
   const std::vector<int> old_of = old_columns(altered, info);
   std::vector<bool> converted;
   if (old_of.empty()) return "only the copy makes such a change";
-  if (changes_versioning(table, altered, old_of))
-    return "system versioning changes, or is of a partitioned table";
+  if (changes_versioning(table, altered, old_of)) return "system versioning changes";
   if (!same_places(table, altered, old_of)) return "rows may belong to other partitions";
   if (!same_auto_increment(table, altered, old_of)) return "another column is AUTO_INCREMENT";
   if (const char *why = refuses_conversion(altered, info, old_of, &converted)) return why;

@@ -241,6 +241,15 @@ impl Cursor {
         self.advance(trx)
     }
 
+    /// Goes to the key, or the first after it, as [`Seek::AtOrAfter`] does; looks first in the leaf
+    /// of the last read. For who goes from one key to another, often not far, and passes over what
+    /// is between.
+    pub fn skip_to(&mut self, trx: &mut Transaction, key: &[u8]) -> Result<bool> {
+        self.position.go_on_near(key);
+        self.start(trx, Direction::Forward);
+        self.advance(trx)
+    }
+
     /// Goes to the first entry; false if there is none.
     pub fn first(&mut self, trx: &mut Transaction) -> Result<bool> {
         self.position.go_on_at(Bound::Unbounded);
@@ -586,6 +595,43 @@ mod tests {
         assert!(!found);
         assert_eq!(seen, expected);
         assert!(changes.rows < u64::from(ROWS) * 8, "{} entries read", changes.rows);
+    }
+
+    #[test]
+    fn who_skips_finds_the_same_and_descends_less() {
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table("t", &def).unwrap();
+        let mut trx = db.begin(TransactionOptions::default());
+        for n in (0..6000u16).step_by(2) {
+            trx.insert(&table, Table::CLUSTERED, &n.to_be_bytes(), &[1; 20]).unwrap();
+        }
+        trx.commit().unwrap();
+        for lock in [LockMode::None, LockMode::Shared] {
+            let mut requests = [0; 2];
+            for (skips, requests) in [false, true].into_iter().zip(&mut requests) {
+                let mut cursor = Cursor::new(table.clone(), 0, lock, LockWait::Wait);
+                cursor.set_expected_rows(2);
+                let before = db.inner.env.pool().stats().read_requests;
+                // Forward by a little and by much, back, and past the end.
+                let far = [0, 5, 11, 300, 302, 5000, 5001, 7, 5997, 5999, 6001, 3, 5990, 1001];
+                for n in (0..5990).step_by(9).chain(far) {
+                    let key = u16::to_be_bytes(n);
+                    let found = match skips {
+                        true => cursor.skip_to(&mut trx, &key).unwrap(),
+                        false => cursor.seek(&mut trx, &key, Seek::AtOrAfter).unwrap(),
+                    };
+                    let wanted = n.next_multiple_of(2);
+                    assert_eq!(found, wanted < 6000, "{n}");
+                    if found {
+                        assert_eq!(cursor.key(), wanted.to_be_bytes());
+                        assert_eq!(cursor.next(&mut trx), Ok(wanted < 5998));
+                    }
+                }
+                *requests = db.inner.env.pool().stats().read_requests - before;
+            }
+            assert!(requests[1] < requests[0] * 7 / 10, "{requests:?}");
+        }
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub struct ScanPosition {
     pub(super) at: At,
     pub(super) key: Vec<u8>,
     end: ScanEnd,
-    /// Where the scan has found the entry with `key`, if it is past one.
+    /// Where the scan has found the entry with `key`, if it is past one; else where it was before
+    /// it went on at `key`, if that may be near.
     pub(super) near: Option<LeafHint>,
     /// What a locking read has noted of how far it has come.
     pub(super) stretch: StretchId,
@@ -116,6 +117,13 @@ impl ScanPosition {
             Bound::Unbounded => self.set(At::Start, b""),
         }
         self.stretch = StretchId::default();
+    }
+
+    /// The same, at a key that may be in the leaf of the last read, which is looked at first.
+    pub fn go_on_near(&mut self, key: &[u8]) {
+        let near = self.near;
+        self.go_on_at(Bound::Included(key));
+        self.near = near;
     }
 
     /// The same, from behind all entries.
@@ -239,8 +247,8 @@ impl ScanPosition {
         })
     }
 
-    /// Latches the leaf of the last read without a descent, if more of it is to come; with the
-    /// slots that are still to be read.
+    /// Latches the leaf of the last read without a descent, if more of it is to come, or what comes
+    /// is in it; with the slots that are still to be read.
     #[inline]
     fn same_leaf<'t>(
         &self,
@@ -248,8 +256,9 @@ impl ScanPosition {
         direction: Direction,
         access: Access,
     ) -> Option<(LeafRef<'t>, (usize, usize))> {
-        let near = self.near.filter(|_| self.at == At::Past)?;
         let before = direction == Direction::Backward;
+        // Backward, the leaf of what is before a key need not be the key's.
+        let near = self.near.filter(|_| self.at == At::Past || (self.at == At::Key && !before))?;
         let (leaf, found) = tree.hinted_shared(near, &self.key, before, access)?;
         let slots = self.slots_from(found, &leaf, direction);
         Some((leaf, slots))

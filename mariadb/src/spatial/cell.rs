@@ -92,6 +92,14 @@ pub fn class_of(code: Code) -> u32 {
     (code >> CORNER_BITS) as u32
 }
 
+/// The first class from this one on that rectangles have: those are even.
+pub fn class_from(class: u32) -> Option<u32> {
+    match class {
+        0..NOWHERE => Some(class.next_multiple_of(2)),
+        _ => (class == NOWHERE).then_some(NOWHERE),
+    }
+}
+
 /// Length of the keys of a class, in bytes; none if there is no such class.
 pub fn key_len(class: u8) -> Option<usize> {
     let class = u32::from(class);
@@ -130,4 +138,22 @@ fn spread(bits: u64) -> Code {
         (bits | bits << 1) & 0x5555_5555_5555_5555
     };
     Code::from(half(bits >> 24)) << 48 | Code::from(half(bits))
+}
+
+/// What [`interleave`] made one of.
+pub fn separate(both: Code) -> (u64, u64) {
+    (gather(both >> 1), gather(both))
+}
+
+/// Takes every other bit: what [`spread`] has put apart.
+fn gather(bits: Code) -> u64 {
+    let half = |bits: u64| {
+        let mut bits = bits & 0x5555_5555_5555_5555;
+        bits = (bits | bits >> 1) & 0x3333_3333_3333_3333;
+        bits = (bits | bits >> 2) & 0x0F0F_0F0F_0F0F_0F0F;
+        bits = (bits | bits >> 4) & 0x00FF_00FF_00FF_00FF;
+        bits = (bits | bits >> 8) & 0x0000_FFFF_0000_FFFF;
+        (bits | bits >> 16) & 0xFFFF_FFFF
+    };
+    half((bits >> 64) as u64) << 32 | half(bits as u64)
 }

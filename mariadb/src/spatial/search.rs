@@ -2,15 +2,14 @@
 //! A search with a cursor, and how much it will find.
 //!
 //! The cursor goes to the first range of the window and reads on. An entry beyond the range says
-//! which range is next. If the entry is before that, the cursor reads on, for a few entries are
-//! copied at once and cost less than a seek; when these are used up, it seeks the range. So classes
-//! and ranges without entries cost nothing.
+//! which range is next. If the entry is before that, the cursor skips to the range, once it has
+//! used up the few entries that it has copied. So classes and ranges without entries cost nothing.
 
 use std::ffi::c_int;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use tidepool::{Cursor, Error, Seek, Table};
+use tidepool::{Cursor, Error, Table};
 
 use super::cell::{self, Code, KEY_MAX};
 use super::rectangle::{self, IMAGE_LEN, Rectangle, Relation, VALUE_MAX};
@@ -31,8 +30,9 @@ const _: () = assert!(TP_SPATIAL_VALUE_MAX as usize == VALUE_MAX);
 /// Entries between looks at whether the statement is interrupted.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1000;
 
-/// Entries that the cursor copies at once after a seek. Among these it does not seek again.
-const ENTRIES_COPIED: u32 = 16;
+/// Entries that the cursor copies at once after it has skipped. Often one is enough to know which
+/// range is next.
+const ENTRIES_COPIED: u32 = 2;
 
 /// What is searched for; see bridge.h.
 #[repr(C)]
@@ -139,7 +139,7 @@ pub(crate) struct Search {
 
 /// How the cursor gets to the next entry that is looked at.
 enum Move {
-    Seek(Code),
+    Skip(Code),
     Next,
 }
 
@@ -151,21 +151,21 @@ fn advance(
     first: Move,
 ) -> Result<c_int, Error> {
     let mut go = first;
-    let mut since_seek = 0;
+    let mut since_skip = 0;
     for looked_at in 1u32.. {
         let found = match go {
-            Move::Seek(code) => {
+            Move::Skip(code) => {
                 let (key, len) = cell::to_bytes(code);
                 cursor.set_expected_rows(ENTRIES_COPIED as usize);
-                since_seek = 0;
-                cursor.seek(&mut transaction.inner, &key[..len], Seek::AtOrAfter)?
+                since_skip = 0;
+                cursor.skip_to(&mut transaction.inner, &key[..len])?
             }
             Move::Next => cursor.next(&mut transaction.inner)?,
         };
         if !found {
             return Ok(TP_END);
         }
-        since_seek += 1;
+        since_skip += 1;
         if looked_at.is_multiple_of(ENTRIES_BETWEEN_LOOKS) && transaction.is_interrupted() {
             return Err(Error::Interrupted);
         }
@@ -179,9 +179,9 @@ fn advance(
             }
         }
         if code < search.range.start {
-            go = match since_seek < ENTRIES_COPIED {
+            go = match since_skip < ENTRIES_COPIED {
                 true => Move::Next,
-                false => Move::Seek(search.range.start),
+                false => Move::Skip(search.range.start),
             };
             continue;
         }
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn tp_spatial_first(
         let start = range.start;
         reader.search = Some(Search { index: request.index, ranges, range });
         // SAFETY: entry is a valid place to store to.
-        unsafe { find(reader, transaction, Move::Seek(start), entry) }
+        unsafe { find(reader, transaction, Move::Skip(start), entry) }
     })
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::cell::{CLASSES, Code, NOWHERE, interleave, start_of};
 use super::grid::PLACE_BITS;
 use super::rectangle::Relation;
-use super::window::Window;
+use super::window::{Places, Window};
 
 /// Squares at most.
 const SQUARES: usize = 160;
@@ -23,6 +23,8 @@ const DIVISIONS: usize = 600;
 #[derive(Clone, Copy, Debug)]
 struct Square {
     class: u32,
+    /// Its first key.
+    start: Code,
     /// Its side is 2^`height` places.
     height: u32,
     x: u64,
@@ -31,26 +33,37 @@ struct Square {
 }
 
 impl Square {
-    fn range(&self) -> Range<Code> {
-        let start = start_of(self.class) + interleave(self.x, self.y);
-        start..start + (1 << (2 * self.height))
+    fn new(class: u32, height: u32, (x, y): (u64, u64)) -> Square {
+        Square { class, start: start_of(class) + interleave(x, y), height, x, y, entries: 0 }
     }
 
-    /// Which part of it is in a rectangle of corners.
-    fn part_in(&self, (x, y): ((u64, u64), (u64, u64))) -> f64 {
+    fn range(&self) -> Range<Code> {
+        self.start..self.start + (1 << (2 * self.height))
+    }
+
+    /// About how many of its entries are in a rectangle of corners.
+    fn entries_in(&self, (x, y): Places) -> f64 {
         let side = 1u64 << self.height;
-        let part = |own: u64, (from, to): (u64, u64)| {
-            let (low, high) = (own.max(from), (own + side).min(to.saturating_add(1)));
-            high.saturating_sub(low) as f64 / side as f64
+        let common = |own: u64, (from, to): (u64, u64)| {
+            (own + side).min(to.saturating_add(1)).saturating_sub(own.max(from))
         };
-        part(self.x, x) * part(self.y, y)
+        match (common(self.x, x), common(self.y, y)) {
+            (0, _) | (_, 0) => 0.0,
+            (x, y) => {
+                let part = |common: u64| common as f64 / side as f64;
+                self.entries as f64 * part(x) * part(y)
+            }
+        }
     }
 }
 
 /// Where the entries of an index are.
 #[derive(Debug, Default)]
 pub struct Statistics {
+    /// In the order of their keys.
     squares: Vec<Square>,
+    /// The classes that have some, and before which square the next class begins.
+    classes: Vec<(u32, usize)>,
     /// Entries in all.
     entries: u64,
 }
@@ -66,7 +79,8 @@ impl Statistics {
             let found = entries_in(&(start_of(class)..start_of(class + 1)))?;
             entries += found;
             if found > 0 && class != NOWHERE {
-                squares.push(Square { class, height: PLACE_BITS, x: 0, y: 0, entries: found });
+                let whole = Square::new(class, PLACE_BITS, (0, 0));
+                squares.push(Square { entries: found, ..whole });
             }
         }
         for _ in 0..DIVISIONS {
@@ -81,15 +95,21 @@ impl Statistics {
             }
             let (height, half) = (whole.height - 1, 1 << (whole.height - 1));
             for (x, y) in [(0, 0), (0, half), (half, 0), (half, half)] {
-                let quarter =
-                    Square { height, x: whole.x + x, y: whole.y + y, entries: 0, ..whole };
+                let quarter = Square::new(whole.class, height, (whole.x + x, whole.y + y));
                 let entries = entries_in(&quarter.range())?;
                 if entries > 0 {
                     squares.push(Square { entries, ..quarter });
                 }
             }
         }
-        Ok(Statistics { squares, entries })
+        squares.sort_unstable_by_key(|square| square.start);
+        let mut at = 0;
+        let of_class = |of_class: &[Square]| {
+            at += of_class.len();
+            (of_class[0].class, at)
+        };
+        let classes = squares.chunk_by(|a, b| a.class == b.class).map(of_class).collect();
+        Ok(Statistics { squares, classes, entries })
     }
 
     /// About how many of `rows` entries a search will find. Since they were counted, others may
@@ -98,18 +118,30 @@ impl Statistics {
         if window.is_everywhere() || self.entries == 0 {
             return rows;
         }
-        let found = |square: &Square| {
-            let corners = window.corners(square.class)?;
-            // Rectangles extend over about half of what their class allows.
-            let spare = match window.relation() {
-                Relation::Intersects => (1u64 << square.class) / 2,
-                _ => 0,
-            };
-            let nearer = |(from, to): (u64, u64)| ((from + spare).min(to), to);
-            let corners = (nearer(corners.0), nearer(corners.1));
-            Some(square.entries as f64 * square.part_in(corners))
-        };
-        let found: f64 = self.squares.iter().filter_map(found).sum();
+        let (mut found, mut at) = (0.0, 0);
+        for &(class, end) in &self.classes {
+            found += entries_of_class(class, &self.squares[at..end], window);
+            at = end;
+        }
         (found * rows as f64 / self.entries as f64).round() as u64
     }
+}
+
+/// About how many entries of a class, which has these squares, a search will find.
+fn entries_of_class(class: u32, squares: &[Square], window: &Window) -> f64 {
+    let Some((x, y)) = window.corners(class) else { return 0.0 };
+    // Rectangles extend over about half of what their class allows.
+    let spare = match window.relation() {
+        Relation::Intersects => (1u64 << class) / 2,
+        _ => 0,
+    };
+    let nearer = |(from, to): (u64, u64)| ((from + spare).min(to), to);
+    let (x, y) = (nearer(x), nearer(y));
+    // All corners are between the first and the last of them on the curve.
+    let key = |x: u64, y: u64| start_of(class) + interleave(x, y);
+    let (first, last) = (key(x.0, y.0), key(x.1, y.1));
+    let from = squares.partition_point(|square| square.range().end <= first);
+    let up_to = squares.partition_point(|square| square.start <= last);
+    let found = squares[from.min(up_to)..up_to].iter();
+    found.map(|square| square.entries_in((x, y))).sum()
 }

@@ -9,7 +9,7 @@ use super::cell::{self, CLASSES, Cell, Code, KEY_MAX, NOWHERE, start_of};
 use super::grid::{PLACE_BITS, place};
 use super::rectangle::{IMAGE_LEN, Rectangle, Relation, VALUE_MAX, value_len};
 use super::statistics::Statistics;
-use super::window::{Ranges, Window};
+use super::window::{Cover, Ranges, Window};
 
 const RELATIONS: [Relation; 5] =
     [Relation::Intersects, Relation::Inside, Relation::Around, Relation::Disjoint, Relation::Equal];
@@ -50,13 +50,27 @@ fn rectangle() -> impl Strategy<Value = Rectangle> {
     ]
 }
 
-fn ranges_of(window: Window) -> Vec<Range<Code>> {
-    let (mut ranges, mut all, mut code) = (Ranges::of(window), Vec::new(), 0);
-    while let Some(range) = ranges.next_from(code) {
+/// All ranges that there are; those that follow each other are one.
+fn all_of(mut next_from: impl FnMut(Code) -> Option<Range<Code>>) -> Vec<Range<Code>> {
+    let (mut all, mut code): (Vec<Range<Code>>, Code) = (Vec::new(), 0);
+    while let Some(range) = next_from(code) {
         code = range.end;
-        all.push(range);
+        match all.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => all.push(range),
+        }
     }
     all
+}
+
+fn ranges_of(window: Window) -> Vec<Range<Code>> {
+    let mut ranges = Ranges::of(window);
+    all_of(|code| ranges.next_from(code))
+}
+
+fn cover(class: u32, corners: ((u64, u64), (u64, u64))) -> Vec<Range<Code>> {
+    let cover = Cover::new(class, corners);
+    all_of(|code| (cell::class_of(code) <= class).then(|| cover.next_from(code)).flatten())
 }
 
 proptest! {
@@ -99,6 +113,39 @@ proptest! {
     }
 
     #[test]
+    fn bits_that_come_by_turns_are_separated(x in 0u64..1 << 48, y in 0u64..1 << 48) {
+        prop_assert_eq!(cell::separate(cell::interleave(x, y)), (x, y));
+    }
+
+    #[test]
+    fn a_search_goes_on_from_any_key(
+        window in rectangle(),
+        keys in prop::collection::vec(rectangle(), 1..20),
+    ) {
+        for relation in RELATIONS {
+            let window = Window::new(relation, window);
+            let all = ranges_of(window);
+            let mut ranges = Ranges::of(window);
+            for key in &keys {
+                let code = Cell::of(key).code();
+                let is_within = |inner: &Range<Code>| {
+                    all.iter().any(|one| one.start <= inner.start && inner.end <= one.end)
+                };
+                let wanted = all.iter().find(|one| code < one.end);
+                match (ranges.next_from(code), wanted) {
+                    (None, None) => {}
+                    (Some(found), Some(wanted)) => {
+                        prop_assert!(code < found.end && is_within(&found));
+                        prop_assert!(found.start == wanted.start || found.contains(&code));
+                        prop_assert_eq!(found.contains(&code), wanted.contains(&code));
+                    }
+                    (found, wanted) => prop_assert!(false, "{:?} {:?}", found, wanted),
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_search_looks_where_its_rectangles_are(
         entries in prop::collection::vec(rectangle(), 1..40),
         window in rectangle(),
@@ -135,8 +182,7 @@ proptest! {
             (from, (from + (1 << extent)).min(mask))
         };
         let corners = (side(corner.0, extent.0), side(corner.1, extent.1));
-        let mut ranges = Vec::new();
-        super::window::cover(class, corners, &mut ranges);
+        let ranges = cover(class, corners);
         prop_assert!(ranges.len() <= RANGES_MOST);
         let unit = 1u64 << (PLACE_BITS - cell::place_bits(class));
         let longest = [corners.0, corners.1].map(|(from, to)| to - from + 1);
@@ -155,8 +201,7 @@ fn all_corners_of_a_rectangle_are_covered_and_each_square_is_needed() {
         let last = (1u64 << cell::place_bits(class)) - 1;
         for (x, y) in [((0, 0), (0, 0)), ((3, 10), (5, 9)), ((7, 8), (1, 8)), ((0, 7), (0, 7))] {
             let places = |(from, to): (u64, u64)| (from * unit, to * unit + unit - 1);
-            let mut ranges = Vec::new();
-            super::window::cover(class, (places(x), places(y)), &mut ranges);
+            let ranges = cover(class, (places(x), places(y)));
             for column in 0..16.min(last) {
                 for row in 0..16.min(last) {
                     let code = start_of(class) + cell::interleave(column * unit, row * unit);

@@ -3,21 +3,22 @@
 //!
 //! Of a class it is known how far a rectangle may extend, so the corners of those that lie to a
 //! window as is asked for are in a rectangle of the grid: for [`Relation::Intersects`] the window,
-//! extended to the left and down by what the class allows. That is covered by squares of the curve,
-//! at most [`CELLS_MOST`] in a row, and squares that follow each other are one range. Each range
-//! may have entries that do not lie so: their own rectangles tell.
+//! extended to the left and down by what the class allows. That is covered by squares of the grid,
+//! at most [`SQUARES_MOST`] in a row, and those of the curve that are within are the ranges. Each
+//! range may have entries that do not lie so: their own rectangles tell.
 //!
-//! The classes come one after the other, and none is divided into ranges before the search knows of
-//! an entry in it: [`Ranges::next_from`] is asked with the key that the search has come to.
+//! The classes come one after the other, and no range is looked for before the search has come to
+//! an entry: [`Ranges::next_from`] is asked with its key, and finds the range from that by a few
+//! comparisons. So a class in which the window has no entry costs two questions.
 
 use std::ops::Range;
 
-use super::cell::{self, CLASSES, Cell, Code, NOWHERE, class_of, interleave, start_of};
+use super::cell::{self, CLASSES, Cell, Code, NOWHERE, class_of, interleave, separate, start_of};
 use super::grid::PLACE_BITS;
 use super::rectangle::{Rectangle, Relation};
 
 /// Squares in a row of those that cover the corners of a class.
-pub const CELLS_MOST: u64 = 8;
+pub const SQUARES_MOST: u64 = 8;
 
 /// What is searched for.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +29,7 @@ pub struct Window {
 }
 
 /// A rectangle of the grid, its sides included: of x and of y.
-type Places = ((u64, u64), (u64, u64));
+pub(super) type Places = ((u64, u64), (u64, u64));
 
 impl Window {
     /// Rectangles that lie so to this one.
@@ -71,68 +72,107 @@ impl Window {
         }
     }
 
-    /// Adds the ranges of a class that the search must look in, in order.
-    pub fn ranges_of(&self, class: u32, ranges: &mut Vec<Range<Code>>) {
-        if class == NOWHERE {
+    /// Where the search must look in a class, if anywhere.
+    fn cover(&self, class: u32) -> Option<Cover> {
+        match class {
             // Nothing is outside of a window that has no point.
-            if self.relation == Relation::Inside {
-                ranges.push(start_of(NOWHERE)..start_of(NOWHERE + 1));
-            }
-            return;
-        }
-        if let Some(corners) = self.corners(class) {
-            cover(class, corners, ranges);
+            NOWHERE => (self.relation == Relation::Inside).then(Cover::nowhere),
+            class => Some(Cover::new(class, self.corners(class)?)),
         }
     }
 }
 
-/// Covers a rectangle of corners by squares, and adds the ranges that they are.
-pub(super) fn cover(class: u32, (x, y): Places, ranges: &mut Vec<Range<Code>>) {
-    let mut side = PLACE_BITS - cell::place_bits(class);
-    let is_too_many =
-        |(from, to): (u64, u64), side: u32| (to >> side) - (from >> side) >= CELLS_MOST;
-    while is_too_many(x, side) || is_too_many(y, side) {
-        side += 1;
-    }
-    let in_cells = |(from, to): (u64, u64)| (from >> side, to >> side);
-    let (x, y) = (in_cells(x), in_cells(y));
-    let height = u64::BITS - ((x.0 ^ x.1) | (y.0 ^ y.1)).leading_zeros();
-    let corner = (x.0 >> height << height, y.0 >> height << height);
-    let start = start_of(class) + interleave(corner.0 << side, corner.1 << side);
-    Cover { side, x, y, ranges }.square(height, corner, start);
-}
-
-/// A rectangle of squares with sides of 2^`side` places.
-struct Cover<'a> {
+/// Squares of the grid that cover the corners of a class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cover {
+    /// The first key of the class.
+    start: Code,
+    /// Their sides are 2^`side` places.
     side: u32,
+    /// From which to which, of those in a row, and in a column.
     x: (u64, u64),
+    /// The same.
     y: (u64, u64),
-    ranges: &'a mut Vec<Range<Code>>,
+    /// The first and the last of them on the curve.
+    ends: (Code, Code),
 }
 
-impl Cover<'_> {
-    /// Adds what there is of a square of 2^`height` squares in a row that begins at (x, y), with
-    /// the key `start`.
-    fn square(&mut self, height: u32, (x, y): (u64, u64), start: Code) {
-        let last = (1u64 << height) - 1;
-        let (right, top) = (x + last, y + last);
-        if x > self.x.1 || right < self.x.0 || y > self.y.1 || top < self.y.0 {
-            return;
+impl Cover {
+    /// Covers these corners.
+    pub(super) fn new(class: u32, (x, y): Places) -> Cover {
+        let mut side = PLACE_BITS - cell::place_bits(class);
+        let is_too_many =
+            |(from, to): (u64, u64), side: u32| (to >> side) - (from >> side) >= SQUARES_MOST;
+        while is_too_many(x, side) || is_too_many(y, side) {
+            side += 1;
         }
-        if x >= self.x.0 && right <= self.x.1 && y >= self.y.0 && top <= self.y.1 {
-            let end = start + (1 << (2 * (height + self.side)));
-            match self.ranges.last_mut() {
-                Some(before) if before.end == start => before.end = end,
-                _ => self.ranges.push(start..end),
-            }
-            return;
+        let in_squares = |(from, to): (u64, u64)| (from >> side, to >> side);
+        Self::of_squares(start_of(class), side, in_squares(x), in_squares(y))
+    }
+
+    /// Covers what has no point.
+    fn nowhere() -> Cover {
+        Self::of_squares(start_of(NOWHERE), PLACE_BITS, (0, 0), (0, 0))
+    }
+
+    fn of_squares(start: Code, side: u32, x: (u64, u64), y: (u64, u64)) -> Cover {
+        Cover { start, side, x, y, ends: (interleave(x.0, y.0), interleave(x.1, y.1)) }
+    }
+
+    /// The first range that does not end before this key, which is of the same class or one before.
+    pub(super) fn next_from(&self, code: Code) -> Option<Range<Code>> {
+        let on_curve = code.saturating_sub(self.start) >> (2 * self.side);
+        let first = if on_curve <= self.ends.0 {
+            (self.x.0, self.y.0)
+        } else if on_curve > self.ends.1 {
+            return None;
+        } else {
+            let at = separate(on_curve);
+            if self.has(at) { at } else { self.next_after(at)? }
+        };
+        let mut height = 0;
+        while self.has_square(height + 1, first) {
+            height += 1;
         }
-        let half = 1 << (height - 1);
-        let quarter: Code = 1 << (2 * (height - 1 + self.side));
-        self.square(height - 1, (x, y), start);
-        self.square(height - 1, (x, y + half), start + quarter);
-        self.square(height - 1, (x + half, y), start + 2 * quarter);
-        self.square(height - 1, (x + half, y + half), start + 3 * quarter);
+        let bits = 2 * (self.side + height);
+        let (x, y) = (first.0 >> height, first.1 >> height);
+        let start = self.start + (interleave(x, y) << bits);
+        Some(start..start + (1 << bits))
+    }
+
+    fn has(&self, (x, y): (u64, u64)) -> bool {
+        (self.x.0..=self.x.1).contains(&x) && (self.y.0..=self.y.1).contains(&y)
+    }
+
+    /// Whether all of the square of 2^`height` squares in a row that this one is in are in here.
+    fn has_square(&self, height: u32, (x, y): (u64, u64)) -> bool {
+        let (x, y) = (x >> height << height, y >> height << height);
+        let last = (1 << height) - 1;
+        self.has((x, y)) && self.has((x + last, y + last))
+    }
+
+    /// The first after a square that is not in here. On the curve it has the same bits as that up
+    /// to one, which is 0 there and 1 here. The least such bit counts with which there are any: of
+    /// what has these bits, a rectangle, the first is the one with the least x and the least y.
+    fn next_after(&self, (x, y): (u64, u64)) -> Option<(u64, u64)> {
+        let first_from = |from: (u64, u64), bits: (u32, u32)| {
+            let first = (from.0.max(self.x.0), from.1.max(self.y.0));
+            let has_bits =
+                first.0 >> bits.0 == from.0 >> bits.0 && first.1 >> bits.1 == from.1 >> bits.1;
+            (has_bits && self.has(first)).then_some(first)
+        };
+        (0..PLACE_BITS).find_map(|bit| {
+            let (above, same) = (bit + 1, |place: u64, bit: u32| place >> bit << bit);
+            let with_bit = |place: u64| ((place >> bit) | 1) << bit;
+            let in_column = (y >> bit & 1 == 0)
+                .then(|| first_from((same(x, bit), with_bit(y)), (bit, bit)))
+                .flatten();
+            in_column.or_else(|| {
+                (x >> bit & 1 == 0)
+                    .then(|| first_from((with_bit(x), same(y, above)), (bit, above)))
+                    .flatten()
+            })
+        })
     }
 }
 
@@ -140,22 +180,15 @@ impl Cover<'_> {
 #[derive(Debug)]
 pub struct Ranges {
     window: Window,
-    /// Those of one class.
-    ranges: Vec<Range<Code>>,
-    at: usize,
-    /// The class after it.
-    next_class: u32,
+    /// The class that was asked for last, and where the search must look in it.
+    class: Option<u32>,
+    cover: Option<Cover>,
 }
 
 impl Ranges {
     /// The ranges of a window.
     pub fn of(window: Window) -> Ranges {
-        let mut ranges = Ranges { window, ranges: Vec::new(), at: 0, next_class: 0 };
-        if window.is_everywhere() {
-            ranges.ranges.push(0..start_of(CLASSES as u32));
-            ranges.next_class = CLASSES as u32;
-        }
-        ranges
+        Ranges { window, class: None, cover: None }
     }
 
     /// What is searched for.
@@ -163,24 +196,22 @@ impl Ranges {
         &self.window
     }
 
-    /// The first range that does not end before this key, which is no less than that of the call
-    /// before; none if there is none.
+    /// The first range that does not end before this key; none if there is none.
     pub fn next_from(&mut self, code: Code) -> Option<Range<Code>> {
-        loop {
-            while let Some(range) = self.ranges.get(self.at) {
-                if code < range.end {
-                    return Some(range.clone());
-                }
-                self.at += 1;
-            }
-            let class = self.next_class.max(class_of(code));
-            if class >= CLASSES as u32 {
-                return None;
-            }
-            self.ranges.clear();
-            self.at = 0;
-            self.window.ranges_of(class, &mut self.ranges);
-            self.next_class = class + 1;
+        if self.window.is_everywhere() {
+            return Some(0..start_of(CLASSES as u32)).filter(|all| code < all.end);
         }
+        let mut class = class_of(code);
+        while let Some(known) = cell::class_from(class) {
+            if self.class != Some(known) {
+                (self.class, self.cover) = (Some(known), self.window.cover(known));
+            }
+            let range = self.cover.as_ref().and_then(|cover| cover.next_from(code));
+            if range.is_some() {
+                return range;
+            }
+            class = known + 1;
+        }
+        None
     }
 }

@@ -1,5 +1,6 @@
 //! SPATIAL indexes of both engines in one server, by turns: how long they take to build, their
-//! size, writes, and window queries that find one row to ten thousand.
+//! size, writes, and window queries that find one row to ten thousand. Inserts are measured with
+//! and without the index.
 //!
 //! The rows are rectangles in a square, evenly spread, with sides of 0 to 10 units; a hundredth of
 //! a row begins in each square unit. Statements are the same for both engines, in one connection.
@@ -41,8 +42,13 @@ fn settings() -> Result<Settings, lexopt::Error> {
     Ok(settings)
 }
 
-/// The engines' tables: `t` is Tidepool's, `i` is InnoDB's.
+/// The engines' tables: `t` is Tidepool's, `i` is InnoDB's. Those with the same rows and without
+/// the index have names that begin with `plain_`.
 const TABLES: [(&str, Engine); 2] = [("t", Engine::Tidepool), ("i", Engine::InnoDb)];
+
+fn plain(table: &str) -> String {
+    format!("plain_{table}")
+}
 
 fn timed(conn: &mut Conn, statements: &[String]) -> Duration {
     let start = Instant::now();
@@ -98,16 +104,19 @@ impl Bench {
             ],
         );
         for (table, engine) in TABLES {
-            run(
-                &mut self.conn,
-                &[
-                    &format!(
-                        "CREATE TABLE {table} (id INT PRIMARY KEY, g POLYGON NOT NULL) ENGINE={}",
-                        engine.name()
-                    ),
-                    &copy_of_made(table, 0, u32::MAX),
-                ],
-            );
+            for table in [table.to_owned(), plain(table)] {
+                run(
+                    &mut self.conn,
+                    &[
+                        &format!(
+                            "CREATE TABLE {table} (id INT PRIMARY KEY, g POLYGON NOT NULL) \
+                             ENGINE={}",
+                            engine.name()
+                        ),
+                        &copy_of_made(&table, 0, u32::MAX),
+                    ],
+                );
+            }
         }
     }
 
@@ -180,8 +189,13 @@ impl Bench {
         let turns = self.settings.turns;
         let times = self.by_turns(turns, |table, turn| groups(insert(table, 5000, turn), 100));
         show("5,000 inserts, 100 a transaction", times);
+        let times =
+            self.by_turns(turns, |table, turn| groups(insert(&plain(table), 5000, turn), 100));
+        show("the same without the index", times);
         let times = self.by_turns(turns, |table, turn| insert(table, 1000, turn + 1000));
         show("1,000 inserts, one a transaction", times);
+        let times = self.by_turns(turns, |table, turn| insert(&plain(table), 1000, turn + 1000));
+        show("the same without the index", times);
         let first = 10_000_000;
         let many = |table: &str, turn| vec![copy_of_made(table, first * (turn + 1), 50_000)];
         show("50,000 inserts by one statement", self.by_turns(turns, many));

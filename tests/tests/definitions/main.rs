@@ -4,6 +4,7 @@ mod alter_beside_writers;
 mod alter_copy;
 mod alter_in_place;
 mod alter_partitions;
+mod alter_versioned_partitions;
 mod dropped_in_use;
 mod foreign_key_edges;
 mod foreign_keys;

@@ -113,10 +113,42 @@ fn a_duplicate_of_a_virtual_column_is_shown() {
 /// Rows of the past keep their times, and get the columns and indexes that those of now get.
 #[test]
 fn a_versioned_table_changes_beside_writers() {
+    let (_server, mut conn) = versioned_beside_writers("");
+    let before = sorted_rows(&mut conn, HISTORY);
+    for algorithm in ["INPLACE", "COPY", "INPLACE"] {
+        run(&mut conn, &[&format!("ALTER TABLE t FORCE, ALGORITHM={algorithm}")]);
+        assert!(sorted_rows(&mut conn, HISTORY) == before, "{algorithm}");
+    }
+    for statement in
+        ["ALTER TABLE t DROP SYSTEM VERSIONING", "ALTER TABLE t DROP e1, DROP SYSTEM VERSIONING"]
+    {
+        let code = code_of(&mut conn, &format!("{statement}, ALGORITHM=INPLACE"));
+        assert!([1845, 1846].contains(&code), "{statement}: {code}");
+    }
+    run(&mut conn, &["ALTER TABLE t DROP SYSTEM VERSIONING"]);
+    let current = before.len() as i64 - number(&mut conn, "SELECT COUNT(*) FROM t");
+    assert!(current > 100, "rows of the past are gone: {current}");
+}
+
+#[test]
+fn a_versioned_table_with_partitions_changes_beside_writers() {
+    for partitions in ["SYSTEM_TIME LIMIT 400 PARTITIONS 5", "HASH (id) PARTITIONS 3"] {
+        let (_server, mut conn) = versioned_beside_writers(&format!(" PARTITION BY {partitions}"));
+        let before = sorted_rows(&mut conn, HISTORY);
+        run(&mut conn, &["ALTER TABLE t FORCE, ALGORITHM=INPLACE"]);
+        assert!(sorted_rows(&mut conn, HISTORY) == before, "{partitions}");
+    }
+}
+
+const HISTORY: &str = "SELECT t.*, row_start, row_end FROM t FOR SYSTEM_TIME ALL";
+
+/// A versioned table that was changed while others wrote to it.
+fn versioned_beside_writers(partitions: &str) -> (Server, Conn) {
     let server = Server::start(Options::new("versioned_beside"));
     let mut conn = server.connect_to("test");
-    let create =
-        format!("CREATE TABLE t ({COLUMNS}, {VIRTUAL}, PRIMARY KEY (id)) WITH SYSTEM VERSIONING");
+    let create = format!(
+        "CREATE TABLE t ({COLUMNS}, {VIRTUAL}, PRIMARY KEY (id)) WITH SYSTEM VERSIONING{partitions}"
+    );
     run(&mut conn, &[&create, "SET system_versioning_alter_history = KEEP, sql_mode = ''", ROWS]);
     let writers = Writers::start(&server, 2, write);
     for round in 0..3 {
@@ -141,22 +173,8 @@ fn a_versioned_table_changes_beside_writers() {
     }
     writers.end();
     indexes_agree(&mut conn, "FOR SYSTEM_TIME ALL");
-    let all = "SELECT t.*, row_start, row_end FROM t FOR SYSTEM_TIME ALL";
     let history =
         number(&mut conn, "SELECT COUNT(*) FROM t FOR SYSTEM_TIME ALL WHERE row_end < NOW(6)");
     assert!(history > 100, "{history}");
-    let before = sorted_rows(&mut conn, all);
-    for algorithm in ["INPLACE", "COPY", "INPLACE"] {
-        run(&mut conn, &[&format!("ALTER TABLE t FORCE, ALGORITHM={algorithm}")]);
-        assert!(sorted_rows(&mut conn, all) == before, "{algorithm}");
-    }
-    for statement in
-        ["ALTER TABLE t DROP SYSTEM VERSIONING", "ALTER TABLE t DROP e1, DROP SYSTEM VERSIONING"]
-    {
-        let code = code_of(&mut conn, &format!("{statement}, ALGORITHM=INPLACE"));
-        assert!([1845, 1846].contains(&code), "{statement}: {code}");
-    }
-    run(&mut conn, &["ALTER TABLE t DROP SYSTEM VERSIONING"]);
-    let current = before.len() as i64 - number(&mut conn, "SELECT COUNT(*) FROM t");
-    assert!(current > 100, "rows of the past are gone: {current}");
+    (server, conn)
 }

@@ -47,6 +47,7 @@ enum Shape {
     /// Without a key that could be the primary one.
     NoKey,
     Versioned,
+    VersionedPartitions,
     /// With an index on a virtual column.
     GeneratedKey,
 }
@@ -65,6 +66,10 @@ impl Shape {
             Shape::OneKey => Some("ALTER TABLE t DROP INDEX u_b"),
             Shape::NoKey => Some("ALTER TABLE t DROP PRIMARY KEY, DROP INDEX u_b"),
             Shape::Versioned => Some("ALTER TABLE t ADD SYSTEM VERSIONING"),
+            Shape::VersionedPartitions => Some(
+                "ALTER TABLE t ADD SYSTEM VERSIONING PARTITION BY SYSTEM_TIME LIMIT 1000 \
+                 PARTITIONS 3",
+            ),
             Shape::GeneratedKey => {
                 Some("ALTER TABLE t ADD COLUMN g INT AS (a + 1) VIRTUAL, ADD INDEX i_g (g)")
             }
@@ -91,6 +96,9 @@ fn changes() -> Vec<Change> {
                 Some((clause, "with one unique key")) => (clause, Shape::OneKey),
                 Some((clause, "with no unique key")) => (clause, Shape::NoKey),
                 Some((clause, "with system versioning")) => (clause, Shape::Versioned),
+                Some((clause, "with partitions of system time")) => {
+                    (clause, Shape::VersionedPartitions)
+                }
                 Some((clause, "with an index on a virtual column")) => {
                     (clause, Shape::GeneratedKey)
                 }
