@@ -184,10 +184,11 @@ impl Ring {
         self.growth_error = error;
     }
 
-    /// Whether there are too few files to turn in, however large they are: a copy of a log is a
-    /// single one.
+    /// Whether the log can't turn in its files: a copy of a log is a single one, and of a larger
+    /// capacity one may be left that has nearly all of the bytes. While the log ends in such a
+    /// file, no checkpoint makes it spare.
     pub fn has_too_few(&self) -> bool {
-        self.control.files.len() < FILES_MIN
+        cannot_turn(self.control.files.iter().map(|file| file.size))
     }
 
     /// Number of spare files.
@@ -437,11 +438,15 @@ impl Ring {
         }
         let total = self.total_size();
         let size = self.file_size;
-        let spare = self
-            .control
-            .files
+        let files = &self.control.files;
+        let can_turn_without = |gone: &FileEntry| {
+            let rest = files.iter().filter(|file| file.file_no != gone.file_no);
+            !cannot_turn(rest.map(|file| file.size))
+        };
+        let spare = files
             .iter()
             .filter(|file| file.start.is_none() && total - file.size >= keep_bytes)
+            .filter(|file| can_turn_without(file))
             .min_by_key(|file| file.size == size)
             .map(|file| file.file_no);
         let Some(file_no) = spare else { return Ok(false) };
@@ -508,6 +513,16 @@ impl Ring {
     fn sort_files(&mut self) {
         self.control.files.sort_by_key(|file| (file.start.is_none(), file.start, file.file_no));
     }
+}
+
+/// Whether files of these sizes are too few for the log to turn in: without the largest, in which
+/// the log may end, less than a quarter of the bytes is left.
+fn cannot_turn(sizes: impl Iterator<Item = u64>) -> bool {
+    let (mut count, mut total, mut largest) = (0, 0, 0);
+    for size in sizes {
+        (count, total, largest) = (count + 1, total + size, size.max(largest));
+    }
+    count < FILES_MIN || total - largest < total / 4
 }
 
 /// Syncs a file. A failure is never one that passes when there is room on the disk: what was to be

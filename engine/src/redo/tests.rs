@@ -532,6 +532,34 @@ fn a_log_of_a_much_larger_capacity_grows_by_files_no_larger_than_itself() {
     }
 }
 
+/// A file that was made for a larger capacity may hold all of a smaller one. While the log ends in
+/// it, a checkpoint makes no room there.
+#[test]
+fn a_log_whose_capacity_was_lowered_goes_on_whichever_files_are_left() {
+    const SMALL: u64 = 4 << 20;
+    for further in 0..8 {
+        let (log, ..) = open(&SimStorage::new(1)).unwrap();
+        log.set_capacity(16 * SMALL).unwrap();
+        let has_large = || log.ring.lock().control().files.iter().any(|file| file.size == SMALL);
+        while !has_large() {
+            fill(&log, 64 << 10);
+        }
+        fill(&log, further * SMALL / 4);
+        log.set_capacity(SMALL).unwrap();
+        let end = log.next_lsn().0 + 6 * SMALL;
+        while log.next_lsn().0 < end {
+            if !log.has_room() {
+                log.checkpoint(|| None, || Ok(()), false).unwrap();
+                log.prepare_files().unwrap();
+                assert!(log.has_room(), "{further}: {:?}", log.stats());
+            }
+            append(&log, &[7; 30_000]);
+            log.flush().unwrap();
+        }
+        assert!(log.stats().files_bytes <= 5 * SMALL / 2, "{further}: {:?}", log.stats());
+    }
+}
+
 /// An application may have many directories with little in them.
 #[test]
 fn the_log_of_a_new_directory_is_small_and_grows_with_what_is_logged() {
