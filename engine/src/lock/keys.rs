@@ -219,13 +219,11 @@ impl Shard {
         let answer = f(at.map(|at| &mut bucket[at]));
         if let Some(at) = at {
             bucket[at].check();
-        }
-        if let Some(at) = at
-            && bucket[at].requests.is_empty()
-        {
-            bucket.swap_remove(at);
-            self.count.fetch_sub(1, Ordering::SeqCst);
-            self.key_bytes.fetch_sub(key.len(), Ordering::Relaxed);
+            if bucket[at].requests.is_empty() {
+                bucket.swap_remove(at);
+                self.count.fetch_sub(1, Ordering::SeqCst);
+                self.key_bytes.fetch_sub(key.len(), Ordering::Relaxed);
+            }
         }
         if bucket.is_empty() {
             map.remove(&hash);

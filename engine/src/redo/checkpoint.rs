@@ -282,56 +282,75 @@ impl RedoLog {
         self.leaves_disk.store(leaves, Ordering::Relaxed);
     }
 
+    /// Puts the ring in order, and says which file is to be made next.
+    fn choose_file(&self) -> Result<Choice> {
+        let mut ring = self.ring.lock();
+        let next = self.next_lsn().0;
+        let size = ring.next_file_size(Lsn(next));
+        if ring.end().0.saturating_sub(next) < size && ring.spares() > 0 {
+            self.or_fail_unless_full(|| ring.extend())?;
+        }
+        let capacity = self.capacity();
+        let far_beyond = capacity + capacity.max(KEPT_BEYOND_CAPACITY_MIN_BYTES);
+        if ring.total_size() > far_beyond && !self.is_checkpoint_held() {
+            self.keep_no_more(&mut ring)?;
+        }
+        let may_outgrow = self.may_outgrow(&ring);
+        let leaves_disk = self.leaves_disk.load(Ordering::Relaxed);
+        let oversized = ring.oversized_spare(capacity).filter(|_| !may_outgrow && !leaves_disk);
+        let replaced = oversized.unwrap_or(0);
+        // What was made beyond the capacity is there to be used.
+        if !may_outgrow && self.or_fail_unless_full(|| ring.remove_spare(capacity + replaced))? {
+            return Ok(Choice::LookAgain);
+        }
+        // Smaller files take its place first: as many as the capacity has room for.
+        let rest = (capacity + 1).saturating_sub(size);
+        let remove = || ring.remove_spare_above(replaced - 1, rest);
+        if replaced > 0 && self.or_fail_unless_full(remove)? {
+            return Ok(Choice::LookAgain);
+        }
+        self.update_begin_limit(&ring);
+        let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes() - replaced;
+        let is_beyond = ring.total_size() - replaced + size > capacity;
+        if is_beyond && !may_outgrow {
+            // There are as many as there shall be. That another could not be made was when
+            // fewer were there, or more were wanted; who waits now waits for a checkpoint,
+            // however slow.
+            ring.set_growth_error(None);
+            return Ok(Choice::Nothing);
+        }
+        if replaced == 0 && ahead >= FILES_AHEAD * size {
+            return Ok(Choice::Nothing);
+        }
+        if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
+            if self.keep_no_more(&mut ring)? {
+                return Ok(Choice::LookAgain);
+            }
+            // Within the capacity, the log goes on in the files it has: checkpoints make room.
+            if is_beyond {
+                ring.set_growth_error(Some(error));
+            }
+            return Ok(Choice::Nothing);
+        }
+        let may_wait = !self.is_checkpoint_held() && !ring.has_too_few();
+        if leaves_disk && may_wait {
+            if self.keep_no_more(&mut ring)? {
+                return Ok(Choice::LookAgain);
+            }
+            ring.set_growth_error(Some(Error::NoSpace(REDO_DIR.into())));
+            return Ok(Choice::Nothing);
+        }
+        let larger = block_floor(ring.total_size() / BEYOND_CAPACITY_SHARE);
+        let size = if is_beyond { size.max(larger) } else { size };
+        Ok(Choice::Make { file_no: ring.take_file_no(), size, replaces: replaced > 0 })
+    }
+
     /// Makes one file, if one is wanted. Returns whether to look again.
     fn prepare_file(&self) -> Result<bool> {
-        let (file_no, size) = {
-            let mut ring = self.ring.lock();
-            let next = self.next_lsn().0;
-            let size = ring.next_file_size(Lsn(next));
-            if ring.end().0.saturating_sub(next) < size && ring.spares() > 0 {
-                self.or_fail_unless_full(|| ring.extend())?;
-            }
-            let capacity = self.capacity();
-            let far_beyond = capacity + capacity.max(KEPT_BEYOND_CAPACITY_MIN_BYTES);
-            if ring.total_size() > far_beyond && !self.is_checkpoint_held() {
-                self.keep_no_more(&mut ring)?;
-            }
-            let may_outgrow = self.may_outgrow(&ring);
-            // What was made beyond the capacity is there to be used.
-            while !may_outgrow && self.or_fail_unless_full(|| ring.remove_spare(capacity))? {}
-            self.update_begin_limit(&ring);
-            let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
-            let is_beyond = ring.total_size() + size > capacity;
-            if is_beyond && !may_outgrow {
-                // There are as many as there shall be. That another could not be made was when
-                // fewer were there, or more were wanted; who waits now waits for a checkpoint,
-                // however slow.
-                ring.set_growth_error(None);
-                return Ok(false);
-            }
-            if ahead >= FILES_AHEAD * size {
-                return Ok(false);
-            }
-            if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
-                if self.keep_no_more(&mut ring)? {
-                    return Ok(true);
-                }
-                // Within the capacity, the log goes on in the files it has: checkpoints make room.
-                if is_beyond {
-                    ring.set_growth_error(Some(error));
-                }
-                return Ok(false);
-            }
-            let may_wait = !self.is_checkpoint_held() && !ring.has_too_few();
-            if self.leaves_disk.load(Ordering::Relaxed) && may_wait {
-                if self.keep_no_more(&mut ring)? {
-                    return Ok(true);
-                }
-                ring.set_growth_error(Some(Error::NoSpace(REDO_DIR.into())));
-                return Ok(false);
-            }
-            let larger = block_floor(ring.total_size() / BEYOND_CAPACITY_SHARE);
-            (ring.take_file_no(), if is_beyond { size.max(larger) } else { size })
+        let (file_no, size, replaces) = match self.choose_file()? {
+            Choice::Make { file_no, size, replaces } => (file_no, size, replaces),
+            Choice::LookAgain => return Ok(true),
+            Choice::Nothing => return Ok(false),
         };
         // Filling a file takes a while: not under the ring's mutex.
         let made = make_file(&*self.storage, file_no, size, &|| self.stops_preparing());
@@ -353,6 +372,7 @@ impl RedoLog {
             }
             Err(Error::Interrupted) => Ok(false),
             Err(_) if self.keep_no_more(&mut ring)? => Ok(true),
+            Err(_) if replaces => Ok(false),
             // The log goes on in the files it has.
             Err(error) => {
                 if ring.growth_error().is_none() {
@@ -368,6 +388,20 @@ impl RedoLog {
     pub(crate) fn growth_error(&self) -> Option<Error> {
         self.ring.lock().growth_error().cloned()
     }
+}
+
+/// What [`RedoLog::prepare_files`] does next.
+enum Choice {
+    /// Make a file of `size` bytes. One that `replaces` a file of a larger capacity can be done
+    /// without.
+    Make {
+        file_no: u32,
+        size: u64,
+        replaces: bool,
+    },
+    /// The ring was changed.
+    LookAgain,
+    Nothing,
 }
 
 /// What the cleaner should do next.

@@ -191,6 +191,15 @@ impl Ring {
         cannot_turn(self.control.files.iter().map(|file| file.size))
     }
 
+    /// Bytes of the largest spare file that was made for a larger capacity, if the log has more
+    /// than its capacity with it: smaller files are to take its place.
+    pub fn oversized_spare(&self, capacity_bytes: u64) -> Option<u64> {
+        let spares = self.control.files.iter().filter(|file| file.start.is_none());
+        let largest = spares.map(|file| file.size).max()?;
+        let is_oversized = largest > self.file_size.max(capacity_bytes / 4);
+        (is_oversized && self.total_size() > capacity_bytes).then_some(largest)
+    }
+
     /// Number of spare files.
     pub fn spares(&self) -> usize {
         self.control.files.iter().filter(|file| file.start.is_none()).count()
@@ -431,8 +440,13 @@ impl Ring {
     }
 
     /// Takes a spare file off the list and removes it, if the rest still holds `keep_bytes` of log.
-    /// Files of another size than new ones have go first. Returns whether one was removed.
+    /// Files of another size than new ones have go first, the largest of them. Returns whether one was removed.
     pub fn remove_spare(&mut self, keep_bytes: u64) -> Result<bool> {
+        self.remove_spare_above(0, keep_bytes)
+    }
+
+    /// The same, of files that have more than `size_bytes`.
+    pub fn remove_spare_above(&mut self, size_bytes: u64, keep_bytes: u64) -> Result<bool> {
         if self.control.files.len() <= FILES_MIN {
             return Ok(false);
         }
@@ -445,9 +459,10 @@ impl Ring {
         };
         let spare = files
             .iter()
-            .filter(|file| file.start.is_none() && total - file.size >= keep_bytes)
+            .filter(|file| file.start.is_none() && file.size > size_bytes)
+            .filter(|file| total - file.size >= keep_bytes)
             .filter(|file| can_turn_without(file))
-            .min_by_key(|file| file.size == size)
+            .max_by_key(|file| (file.size != size, file.size))
             .map(|file| file.file_no);
         let Some(file_no) = spare else { return Ok(false) };
         self.update(|ring| {
@@ -482,23 +497,26 @@ impl Ring {
         written
     }
 
-    /// Asserts that the files in use hold the log from the checkpoint on without a gap.
+    /// Asserts what must hold before the control file is written.
     fn check(&self) {
         assert!(self.control.files.len() <= MAX_FILES, "the control file has room for the list");
+        let is_open = |file: &FileEntry| self.handles.contains_key(&file.file_no);
+        assert!(self.control.files.iter().all(is_open), "every listed file is open");
+        assert_eq!(self.first_gap(), None, "the files in use hold the log from the checkpoint on");
+    }
+
+    /// The LSN at which the files in use stop to hold the log, from the checkpoint on, without a
+    /// gap; `None` if they hold all of it.
+    fn first_gap(&self) -> Option<Lsn> {
+        let checkpoint = self.control.checkpoint;
         let mut end = None;
         for (file, start) in self.in_use() {
-            assert!(
-                end.map_or(start <= self.control.checkpoint, |end| end == start),
-                "redo file {} begins where the one before ends, the first before the checkpoint",
-                file.file_no
-            );
-            assert!(self.handles.contains_key(&file.file_no), "a file in use is open");
+            if !end.map_or(start <= checkpoint, |end| end == start) {
+                return Some(end.unwrap_or(checkpoint));
+            }
             end = Some(Lsn(start.0 + file.size));
         }
-        assert!(
-            end.is_none_or(|end| self.control.checkpoint <= end),
-            "the log ends behind the checkpoint"
-        );
+        end.is_none_or(|end| end < checkpoint).then_some(checkpoint)
     }
 
     /// Writes the state into the older slot and syncs it.

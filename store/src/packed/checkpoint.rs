@@ -163,6 +163,11 @@ impl PackedFile {
         // over the root before it. It may also be lost, and then a start need not find the runs:
         // they do not count as durable.
         let runs: Vec<(u32, u64)> = appender.runs().collect();
+        assert_ne!(
+            Root::slot_offset(root.number),
+            Root::slot_offset(writer.durable_root),
+            "a root is not written over the newest durable one"
+        );
         writer.next_root += 2;
         appender.commit(writer);
         if let Err(error) = self.write_root(writer, &root) {
@@ -170,12 +175,8 @@ impl PackedFile {
             runs.into_iter().for_each(|(segment, run)| writer.segments.pin(segment, run));
             return Err(error);
         }
+        writer.durable_root = root.number;
         writer.next_root = root.number + 1;
-        assert_ne!(
-            Root::slot_offset(writer.next_root),
-            Root::slot_offset(root.number),
-            "the next root is not written over this one"
-        );
         writer.chain.tails = tails;
         writer.chain.synced = root.sequence;
         writer.tables = tables;

@@ -71,7 +71,9 @@ pub(super) struct Traffic {
 pub(super) struct Writer {
     pub chain: Chain,
     pub segments: Segments,
-    /// Number of the next root. The newest durable one has the other slot.
+    /// Number of the newest durable root.
+    pub durable_root: u64,
+    /// Number of the next root, which has the other slot.
     pub next_root: u64,
     /// Images of the file's tables and the map's top that the newest root leads to.
     pub tables: Vec<(Object, Entry)>,

@@ -151,6 +151,7 @@ impl PackedFile {
         let writer = Writer {
             chain,
             segments: Segments::new(geometry, root.segments),
+            durable_root: root.number,
             next_root: root.number + 1,
             tables: Vec::new(),
             since_checkpoint: 0,

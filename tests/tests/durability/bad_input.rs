@@ -267,7 +267,7 @@ pub(super) fn run_program(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// The server's own error, and what to do beside it.
-fn assert_told_to_free_space(conn: &mut Conn, error: &mysql::Error) {
+fn assert_says_to_free_space(conn: &mut Conn, error: &mysql::Error) {
     assert!(error.to_string().contains("ERROR 1021 "), "{error}");
     let warnings: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("they are kept");
     let says = |(_, _, text): &(String, u16, String)| {
@@ -314,7 +314,7 @@ fn a_full_disk_refuses_statements_and_nothing_else() {
                         match outcome {
                             Ok(()) => rows += 1,
                             Err(error) => {
-                                assert_told_to_free_space(&mut conn, &error);
+                                assert_says_to_free_space(&mut conn, &error);
                                 let _ = conn.query_drop("ROLLBACK");
                                 return rows;
                             }
@@ -439,7 +439,7 @@ fn a_disk_that_was_full_from_early_on_takes_changes_of_the_rows_it_has() {
         match conn.query_drop(update(n)) {
             Ok(()) => kept = n,
             Err(error) => {
-                assert_told_to_free_space(&mut conn, &error);
+                assert_says_to_free_space(&mut conn, &error);
                 refused += 1;
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -450,7 +450,7 @@ fn a_disk_that_was_full_from_early_on_takes_changes_of_the_rows_it_has() {
     // What needs more space is refused, and holds up nothing else.
     let grow = "INSERT INTO grows (v) VALUES (REPEAT(MD5(RAND()), 20000))";
     let refusal = (0..200).find_map(|_| conn.query_drop(grow).err());
-    assert_told_to_free_space(&mut conn, &refusal.expect("an insert is refused"));
+    assert_says_to_free_space(&mut conn, &refusal.expect("an insert is refused"));
     server.kill9();
     server.restart();
     let mut conn = server.connect_to("test");

@@ -197,19 +197,10 @@ impl Ring {
 
     /// The files in use must cover the log from the checkpoint without a gap.
     fn check_covered(&self) -> Result<()> {
-        let mut at = self.control.checkpoint;
-        for (i, (file, start)) in self.in_use().enumerate() {
-            if start > at || (i > 0 && start != at) {
-                break;
-            }
-            at = Lsn(start.0 + file.size);
-        }
-        if at == self.end() && self.in_use().next().is_some() {
-            return Ok(());
-        }
+        let Some(gap) = self.first_gap() else { return Ok(()) };
         Err(Error::lost(
             CONTROL_FILE,
-            format!("no redo file holds the log at LSN {}", at.0),
+            format!("no redo file holds the log at LSN {}", gap.0),
             Remedy::RestoreDirectory,
         ))
     }
