@@ -282,7 +282,7 @@ impl RedoLog {
         self.leaves_disk.store(leaves, Ordering::Relaxed);
     }
 
-    /// Puts the ring in order, and says which file is to be made next.
+    /// Puts the ring in order, and says which file comes next.
     fn choose_file(&self) -> Result<Choice> {
         let mut ring = self.ring.lock();
         let next = self.next_lsn().0;

@@ -440,7 +440,8 @@ impl Ring {
     }
 
     /// Takes a spare file off the list and removes it, if the rest still holds `keep_bytes` of log.
-    /// Files of another size than new ones have go first, the largest of them. Returns whether one was removed.
+    /// Files of another size than new ones have go first, the largest of them. Returns whether one
+    /// was removed.
     pub fn remove_spare(&mut self, keep_bytes: u64) -> Result<bool> {
         self.remove_spare_above(0, keep_bytes)
     }
