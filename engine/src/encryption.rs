@@ -136,7 +136,7 @@ impl Encryption {
         let Some(keys) = &self.keys else {
             let why = "there are no keys: load a key management plugin, or give the database a \
                        keyring";
-            return Err(Error::Key(format!("version {version} of encryption key {id}: {why}")));
+            return Err(Error::no_key(format!("version {version} of encryption key {id}: {why}")));
         };
         keys.page_key(id, version).map_err(key_error)
     }
@@ -146,7 +146,7 @@ impl Encryption {
         let Some(keys) = &self.keys else {
             let why = "there are no keys: load a key management plugin, or give the database a \
                        keyring";
-            return Err(Error::Key(format!("encryption key {id}: {why}")));
+            return Err(Error::no_key(format!("encryption key {id}: {why}")));
         };
         keys.newest_page_key(id).map_err(key_error)
     }
@@ -154,7 +154,7 @@ impl Encryption {
 
 /// The engine's error for a key that can't be had.
 pub(crate) fn key_error(error: KeyError) -> Error {
-    Error::Key(error.to_string())
+    Error::no_key(error.to_string())
 }
 
 #[cfg(test)]

@@ -18,7 +18,16 @@ pub use remedy::{LastResort, Remedies, Remedy};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Reading, writing or syncing a file failed; the text names file, offset and operation.
+    /// Reading, writing or syncing a file failed.
+    #[error("{what}")]
+    Io {
+        /// File, relative to the data directory.
+        file: String,
+        /// What failed, with file, offset and operation.
+        what: String,
+    },
+    /// An operation failed on no single file, or the operating system refused something, or the
+    /// engine met an internal error; the text says which.
     #[error("{0}")]
     Storage(String),
     /// The file system is full. The operation failed, nothing was lost; free space and try again.
@@ -57,8 +66,13 @@ pub enum Error {
         remedies: Remedies,
     },
     /// Something is encrypted, or should be, and the key can't be had. Nothing is damaged.
-    #[error("{0}; see that the keyring has the key, and try again")]
-    Key(String),
+    #[error("{what}; see that the keyring has the key, and try again")]
+    Key {
+        /// The file that can't be read, relative to the data directory, if it is about one.
+        file: Option<String>,
+        /// Which key is missing, and what for; with the file.
+        what: String,
+    },
     /// An entry with this key exists.
     #[error("duplicate key in index {index}")]
     DuplicateKey {
@@ -251,7 +265,7 @@ impl From<StorageError> for Error {
             let remedies = Remedies::of_damaged(&error.file);
             Error::lost(&*error.file, format!("{}: it was cut short", error.what()), remedies)
         } else {
-            Error::Storage(error.to_string())
+            Error::Io { file: error.file.to_string(), what: error.to_string() }
         }
     }
 }
@@ -262,7 +276,10 @@ impl From<PoolError> for Error {
             PoolError::Storage(error) => error.into(),
             PoolError::Corrupt { file, page, why } => Error::corrupt(file, page.no, why),
             PoolError::File { file, why, remedy } => Error::of_packed_file(file, why, remedy),
-            PoolError::Key { file, why } => Error::Key(format!("{file}: {why}")),
+            PoolError::Key { file, why } => {
+                let what = format!("{file}: {why}");
+                Error::Key { file: Some(file), what }
+            }
             PoolError::InvalidConfig(why) => Error::InvalidOption(why),
             other => Error::Storage(other.to_string()),
         }
@@ -316,6 +333,24 @@ impl Error {
         }
     }
 
+    /// A [`Error::Key`] that is about no single file.
+    pub(crate) fn no_key(what: impl Into<String>) -> Self {
+        Error::Key { file: None, what: what.into() }
+    }
+
+    /// The file that the error is about, relative to the data directory, if it is about one that
+    /// can't be read or written, or holds what can't be right.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Error::Io { file, .. }
+            | Error::Corrupt { file, .. }
+            | Error::Lost { file, .. }
+            | Error::Format { file, .. } => Some(file),
+            Error::Key { file, .. } => file.as_deref(),
+            _ => None,
+        }
+    }
+
     /// What to do, if the error is about what a file holds.
     pub fn remedies(&self) -> Option<Remedies> {
         match self {
@@ -354,7 +389,9 @@ impl Error {
     /// The error; if a key is missing, it names the table.
     pub(crate) fn with_table(self, table: &str) -> Error {
         match self {
-            Error::Key(why) => Error::Key(format!("table '{table}', {why}")),
+            Error::Key { file, what } => {
+                Error::Key { file, what: format!("table '{table}', {what}") }
+            }
             error => error,
         }
     }
@@ -373,11 +410,12 @@ impl Error {
     pub fn is_of_files(&self) -> bool {
         matches!(
             self,
-            Error::Storage(_)
+            Error::Io { .. }
+                | Error::Storage(_)
                 | Error::Corrupt { .. }
                 | Error::Lost { .. }
                 | Error::Format { .. }
-                | Error::Key(_)
+                | Error::Key { .. }
         )
     }
 }

@@ -152,7 +152,7 @@ fn a_missing_key_costs_its_tables_alone() {
     let db = Db::open(dir.path(), options(&ring)).unwrap();
     assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), ROWS);
     let error = db.open_table("b").unwrap_err();
-    assert!(matches!(error, Error::Key(_)), "{error}");
+    assert!(matches!(error, Error::Key { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("table 'b'") && text.contains("encryption key 5"), "{text}");
     ring.insert(5, 1, vec![5; 32]);
@@ -176,7 +176,7 @@ fn a_recovery_without_the_key_is_refused_and_loses_nothing() {
     drop((table, db));
     ring.remove(5, 1);
     let error = Db::open(dir.path(), options(&ring)).unwrap_err();
-    assert!(matches!(error, Error::Key(_)), "{error}");
+    assert!(matches!(error, Error::Key { .. }), "{error}");
     assert!(error.to_string().contains("encryption key 5"), "{error}");
     ring.insert(5, 1, vec![5; 32]);
     let db = Db::open(dir.path(), options(&ring)).unwrap();
@@ -202,7 +202,7 @@ fn a_rollback_waits_for_a_missing_key_and_ends_when_it_is_back() {
     for _ in 0..50 {
         let _ = db.step_rollback_recovered();
     }
-    assert!(matches!(db.open_table("t"), Err(Error::Key(_))));
+    assert!(matches!(db.open_table("t"), Err(Error::Key { .. })));
     ring.insert(5, 1, vec![5; 32]);
     let rows = |db: &Db| count(db, &db.open_table("t").unwrap()).unwrap();
     while rows(&db) != ROWS || db.step_rollback_recovered().unwrap() {

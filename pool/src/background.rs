@@ -162,9 +162,7 @@ impl Background {
                 }
                 run(&owner, (task.wakeup)(&wakeups), &task);
             });
-            threads.push(thread.map_err(|error| {
-                Error::system(format!("starting the thread '{}'", task.name), error)
-            })?);
+            threads.push(thread.map_err(|error| Error::system("the pool", error))?);
         }
         Ok(())
     }

@@ -31,19 +31,26 @@ impl Threads {
     /// Starts a thread of this name.
     ///
     /// # Errors
-    /// The process can't have another thread.
+    /// The process can't have another thread; the error names it.
     pub fn spawn(
         &self,
         name: &str,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let thread = thread::Builder::new().name(name.to_owned());
-        let Some(observer) = self.0.clone() else { return thread.spawn(run) };
-        let name = name.to_owned();
-        thread.spawn(move || {
-            observer.begins(&name);
-            let _observed = Observed(observer);
-            run();
+        let started = match self.0.clone() {
+            None => thread.spawn(run),
+            Some(observer) => {
+                let name = name.to_owned();
+                thread.spawn(move || {
+                    observer.begins(&name);
+                    let _observed = Observed(observer);
+                    run();
+                })
+            }
+        };
+        started.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start thread {name}: {error}"))
         })
     }
 }

@@ -290,11 +290,9 @@ impl Inner {
         if state.next.is_none() && state.failed > 0 {
             // It begins anew: a key may be there by then.
             work.files.remove(&file.space);
-            return Err(Error::Key(format!(
-                "{}: {} images could not be decrypted",
-                space.name(),
-                state.failed
-            )));
+            let (file, failed) = (space.name(), state.failed);
+            let what = format!("{file}: {failed} images could not be decrypted");
+            return Err(Error::Key { file: Some(file.to_string()), what });
         }
         work.logged.remove(&file.space);
         Ok(())

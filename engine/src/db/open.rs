@@ -285,7 +285,7 @@ impl Inner {
                 error @ (Error::Lost { .. }
                 | Error::Corrupt { .. }
                 | Error::Format { .. }
-                | Error::Key(_)),
+                | Error::Key { .. }),
             ) => {
                 tracing::error!(%error, "a file that no table has can't be read");
                 false

@@ -196,7 +196,7 @@ impl Sim<'_> {
             return Err(());
         }
         let (excused, noted) = match error {
-            Error::Storage(_) => (self.faulty, "read error"),
+            Error::Io { .. } => (self.faulty, "read error"),
             Error::Corrupt { .. } => (self.broken.is_some(), "broken page"),
             Error::Format { why, .. } => {
                 (self.pending() && why.contains("can't be rolled back"), "blocked")

@@ -31,7 +31,7 @@ impl Worker {
         let (inner, wakeup) = (Arc::downgrade(inner), self.wakeup.clone());
         let thread = threads
             .spawn(name, move || run(&inner, &wakeup))
-            .map_err(|error| Error::Storage(format!("cannot start thread {name}: {error}")))?;
+            .map_err(|error| Error::Storage(error.to_string()))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }

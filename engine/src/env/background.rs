@@ -196,9 +196,7 @@ impl Background {
         name: &str,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<()> {
-        let thread = threads
-            .spawn(name, run)
-            .map_err(|error| Error::Storage(format!("cannot start thread {name}: {error}")))?;
+        let thread = threads.spawn(name, run).map_err(|error| Error::Storage(error.to_string()))?;
         self.threads.lock().push(thread);
         Ok(())
     }

@@ -202,3 +202,23 @@ fn a_file_that_is_missing_or_cut_short_comes_with_one_advice() {
 fn an_error_is_small() {
     assert!(size_of::<Error>() <= 88, "{} bytes", size_of::<Error>());
 }
+
+#[test]
+fn an_error_names_the_file_that_it_is_about() {
+    let file: String = "tables/00000010.tpd".into();
+    let what = || format!("cannot read '{file}'");
+    let of_file = [
+        Error::Io { file: file.clone(), what: what() },
+        Error::Key { file: Some(file.clone()), what: what() },
+        Error::corrupt(&*file, 7, "no page"),
+        Error::damaged(&*file, "cut short"),
+        Error::format(&*file, "version 9", Remedy::UseItsVersion),
+    ];
+    for error in of_file {
+        assert_eq!(error.file(), Some(&*file), "{error}");
+        assert!(error.is_of_files() && error.to_string().contains(&file), "{error}");
+    }
+    for error in [Error::no_key("key 1"), Error::Storage(what()), Error::NoSpace(file.clone())] {
+        assert_eq!(error.file(), None, "{error}");
+    }
+}

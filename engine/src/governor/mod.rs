@@ -214,8 +214,7 @@ impl InitialSizing {
     /// When the process can't have another thread or file descriptor.
     pub(crate) fn govern(mut self, pool: Arc<Pool>, background: bool) -> Result<Arc<PoolGovernor>> {
         self.control.size_max_bytes = pool.size_max_bytes();
-        let refused =
-            |error: std::io::Error| Error::Storage(format!("starting tidepool-govern: {error}"));
+        let refused = |error: std::io::Error| Error::Storage(format!("the governor: {error}"));
         let governor = Arc::new(PoolGovernor {
             pool,
             control: Mutex::new(self.control),

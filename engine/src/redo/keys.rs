@@ -112,13 +112,12 @@ impl LogKeys {
         (oldest, epoch): (u32, u32),
     ) -> Result<NumberedKey> {
         let Some(keys) = self.keys.clone() else {
-            return Err(Error::Key(
+            return Err(Error::no_key(
                 "encrypt_log is set, and there are no keys: load a key management plugin, or give \
-                 the database a keyring"
-                    .into(),
+                 the database a keyring",
             ));
         };
-        let of_log = |error| Error::Key(format!("encrypt_log is set, {}", key_error(error)));
+        let of_log = |error| Error::no_key(format!("encrypt_log is set, {}", key_error(error)));
         let version = keys.newest_version(DEFAULT_KEY_ID).map_err(of_log)?;
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt);
@@ -215,7 +214,7 @@ impl LogKeys {
                 Remedy::PutOwnFile,
             ));
         };
-        let of_log = |why: String| Error::Key(format!("the redo log is encrypted: {why}"));
+        let of_log = |why: String| Error::no_key(format!("the redo log is encrypted: {why}"));
         let Some(keys) = &self.keys else {
             return Err(of_log(format!(
                 "it takes version {} of key {}, and there are no keys",
@@ -312,7 +311,7 @@ mod tests {
         assert!(error.to_string().contains("epoch 9"), "{error}");
         let mut log = LogKeys::load(&disk, UUID).unwrap();
         let error = log.open((Lsn(4096), 3), &second, &mut out).unwrap_err();
-        assert!(matches!(error, Error::Key(_)), "{error}");
+        assert!(matches!(error, Error::Key { .. }), "{error}");
         // Epochs that the log does not have any more are forgotten.
         let mut log = loaded(&disk).unwrap();
         log.begin(&disk, UUID, (3, 4)).unwrap();

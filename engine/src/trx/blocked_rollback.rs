@@ -115,13 +115,5 @@ impl TrxSystem {
 /// Whether an error is about the file of this space, and that is a table's: not about a full disk,
 /// or the log.
 fn is_of_table(error: &Error, space: u32) -> bool {
-    let name = space_file_name(space);
-    space >= FIRST_TABLE_SPACE
-        && match error {
-            Error::Corrupt { file, .. } | Error::Format { file, .. } | Error::Lost { file, .. } => {
-                *file == name
-            }
-            Error::Storage(what) | Error::Key(what) => what.contains(&name),
-            _ => false,
-        }
+    space >= FIRST_TABLE_SPACE && error.file() == Some(&*space_file_name(space))
 }

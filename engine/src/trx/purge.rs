@@ -346,7 +346,7 @@ impl TrxSystem {
         let system = Arc::downgrade(self);
         match self.env.pool().threads().spawn(THREAD, move || run(&system)) {
             Ok(handle) => *self.purge_thread.handle.lock() = Some(handle),
-            Err(error) => tracing::error!(%error, "the purge thread cannot be started"),
+            Err(error) => tracing::error!(%error, "nothing is purged until the next start"),
         }
     }
 

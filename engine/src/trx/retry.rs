@@ -68,7 +68,9 @@ impl RetryState {
     pub fn gives_up_on(&self, error: &Error) -> bool {
         match error {
             Error::Corrupt { .. } | Error::Format { .. } => true,
-            Error::Storage(_) | Error::Lost { .. } | Error::Key(_) => self.failures >= FAILURES_MAX,
+            Error::Io { .. } | Error::Storage(_) | Error::Lost { .. } | Error::Key { .. } => {
+                self.failures >= FAILURES_MAX
+            }
             _ => false,
         }
     }
@@ -89,7 +91,9 @@ impl TrxSystem {
                 (failures, wrong) = (0, 0);
             }
             match outcome {
-                Err(Error::Storage(_) | Error::Lost { .. }) if failures < SESSION_RETRIES => {
+                Err(Error::Io { .. } | Error::Storage(_) | Error::Lost { .. })
+                    if failures < SESSION_RETRIES =>
+                {
                     let pause = self.retry_pause() / SESSION_PAUSE_DIVISOR;
                     thread::sleep(pause * 2u32.pow(failures));
                     failures += 1;

@@ -170,7 +170,7 @@ fn a_disk_that_fails_the_log_ends_the_change_and_not_the_writer() {
     sim.inject(Fault::new(StorageOp::Create, FaultKind::Io).on("sort/"));
     fill(&db, &table, 1000..20_000);
     let error = catch_up(&mut change, &names).unwrap_err();
-    assert!(matches!(error, Error::Storage(_)), "{error:?}");
+    assert!(matches!(error, Error::Io { .. }), "{error:?}");
     assert!(change.commit(&[]).is_err());
     assert_eq!(agree(&db, &table).len(), 19_011);
     nothing_is_lost(&db, &table);

@@ -71,7 +71,7 @@ impl World {
 
     /// A definition change that met a failing disk, which has left all as it was.
     pub fn is_disk_error<T>(&self, result: &Result<T, Error>) -> bool {
-        self.failing && matches!(result, Err(Error::Storage(_))) && !self.is_over()
+        self.failing && matches!(result, Err(Error::Io { .. })) && !self.is_over()
     }
 
     pub fn options(&mut self) -> Options {

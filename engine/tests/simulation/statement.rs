@@ -111,7 +111,7 @@ impl World {
                 // Distinguished below from a wrong answer: by now, a disk that has failed has ended
                 // the life.
                 Err(Error::Crashed(_)) => {}
-                Err(Error::Storage(_)) if self.failing => {}
+                Err(Error::Io { .. }) if self.failing => {}
                 Err(_) if self.sim.is_down() => {}
                 Err(error) => panic!("seed {}: second index: {error}", self.seed),
                 Ok(()) => {}

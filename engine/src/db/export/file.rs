@@ -430,7 +430,7 @@ impl TableExport {
             return Err(self.spoilt("it is encrypted, and shorter than that takes"));
         };
         let key = key_of_block(id, version).map_err(|error| match error {
-            Error::Key(why) => Error::Key(format!("{} is encrypted: {why}", self.name)),
+            Error::Key { what, .. } => Error::no_key(format!("{} is encrypted: {what}", self.name)),
             error => error,
         })?;
         let opened = key.open(stored, &bound(&self.id, header), &mut self.opened);
@@ -515,7 +515,7 @@ pub fn stamp(file: &mut [u8]) {
 #[expect(clippy::type_complexity, reason = "keys and values, for a test")]
 pub fn read_all(file: &[u8]) -> Result<(Exported, Vec<(Vec<u8>, Vec<u8>)>)> {
     let mut export = TableExport::open("file", Box::new(io::Cursor::new(file.to_vec())))?;
-    let no_key = |id, version| Err(Error::Key(format!("version {version} of key {id}")));
+    let no_key = |id, version| Err(Error::no_key(format!("version {version} of key {id}")));
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
     while let Block::Entries { .. } = export.block(&no_key, &mut bytes)? {
         let mut at = 0;

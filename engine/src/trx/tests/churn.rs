@@ -91,7 +91,7 @@ fn look(engine: &Engine, trx: &mut TransactionCore, direction: Direction) -> Res
 }
 
 fn is_fault(error: &Error) -> bool {
-    matches!(error, Error::Storage(_))
+    matches!(error, Error::Io { .. })
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn rows_of_a_rollback_that_the_disk_fails_are_waited_for_while_that_may_pass() {
         into_memory(&engine);
         storage.inject(read_error().on(FILE).times(failures.into()));
         for failure in 1..failures {
-            assert!(matches!(engine.system.rollback_step(), Err(Error::Storage(_))), "{failure}");
+            assert!(matches!(engine.system.rollback_step(), Err(Error::Io { .. })), "{failure}");
             assert_eq!(want(&engine), Err(Error::LockWaitTimeout), "after failure {failure}");
         }
         storage.clear_faults();
@@ -211,7 +211,7 @@ fn nothing_is_undone_while_a_log_says_that_it_is_prepared() {
 
 #[test]
 fn pauses_grow() {
-    let error = Error::Storage("cannot read".into());
+    let error = Error::Io { file: "t".into(), what: "cannot read".into() };
     let (mut retries, start) = (RetryState::default(), Instant::now());
     let (mut now, mut pauses) = (start, Vec::new());
     while !retries.gives_up_on(&error) {

@@ -161,7 +161,7 @@ impl Sim<'_> {
         }
         let pending = self.engine.system.rollbacks_pending() > 0;
         let (blamed, noted) = match error {
-            Error::Storage(_) => (self.faulty, "read error"),
+            Error::Io { .. } => (self.faulty, "read error"),
             Error::NoSpace(_) => (self.faulty, "disk full"),
             // Of a row that a rollback could not undo for want of a page.
             Error::Format { .. } => (pending, "blocked rollback"),
