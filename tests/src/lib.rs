@@ -15,6 +15,7 @@
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`crash_points`] | one statement, killed at each of its calls that change files |
 //! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
+//! | [`stress`] | writers with models of their rows, beside ALTERs, KILLs, settings and crashes |
 //! | [`sysbench`] | runs sysbench and reads its report |
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
 //! | [`damage`] | files damaged, and what the server makes of it |
@@ -46,6 +47,7 @@ pub mod power_cut;
 pub mod server;
 pub mod spatial;
 pub mod sql;
+pub mod stress;
 pub mod sysbench;
 pub mod two_sessions;
 

@@ -10,6 +10,7 @@
 //! | `kills` | the crash loop | flush level, page size, size of the redo log, load, moments |
 //! | `cluster` | three replicating servers, killed and promoted | events and load |
 //! | `isolation` | histories of many sessions, with kills | load and moments |
+//! | `stress` | writers beside ALTERs, KILLs, SET GLOBAL and crashes | load, faults, the table |
 //! | `differential` | the same SQL on two engines, every other time with restarts | the SQL |
 //! | `damage` | files damaged | the damages |
 //! | `fuzz` | every fuzz target for a minute | – |
@@ -93,11 +94,12 @@ const fn piece(name: &'static str, what: &'static str, bout: fn(u64) -> Bout) ->
 }
 
 /// All pieces, in the order in which they take turns.
-pub const PIECES: [Piece; 9] = [
+pub const PIECES: [Piece; 10] = [
     piece("simulation", "the engine on a simulated disk", simulation),
     piece("kills", "the crash loop at random settings", kills),
     piece("cluster", "three replicating servers, killed and promoted", cluster),
     piece("isolation", "histories of many sessions", isolation),
+    piece("stress", "writers beside ALTERs, KILLs and crashes", stress),
     piece("differential", "the same SQL on two engines", differential),
     piece("damage", "damaged files", damage),
     piece("fuzz", "every fuzz target for a minute", fuzz),
@@ -149,6 +151,10 @@ fn isolation(seed: u64) -> Bout {
     let kill = if seed.is_multiple_of(2) { " --kill 3" } else { " --alters" };
     let command = format!("scripts/isolation --seed {seed} --seconds 90{kill}");
     Bout::new(15, &command)
+}
+
+fn stress(seed: u64) -> Bout {
+    Bout::new(15, &format!("scripts/stress --seed {seed} --minutes 3"))
 }
 
 fn differential(seed: u64) -> Bout {
