@@ -305,7 +305,7 @@ impl RedoLog {
         }
         // Smaller files take its place first: as many as the capacity has room for.
         let rest = (capacity + 1).saturating_sub(size);
-        let remove = || ring.remove_spare_above(replaced - 1, rest);
+        let remove = || ring.remove_spare_of(replaced, rest);
         if replaced > 0 && self.or_fail_unless_full(remove)? {
             return Ok(Choice::LookAgain);
         }

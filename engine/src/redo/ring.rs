@@ -443,11 +443,11 @@ impl Ring {
     /// Files of another size than new ones have go first, the largest of them. Returns whether one
     /// was removed.
     pub fn remove_spare(&mut self, keep_bytes: u64) -> Result<bool> {
-        self.remove_spare_above(0, keep_bytes)
+        self.remove_spare_of(0, keep_bytes)
     }
 
-    /// The same, of files that have more than `size_bytes`.
-    pub fn remove_spare_above(&mut self, size_bytes: u64, keep_bytes: u64) -> Result<bool> {
+    /// The same, of files that hold `least_bytes` of log or more.
+    pub fn remove_spare_of(&mut self, least_bytes: u64, keep_bytes: u64) -> Result<bool> {
         if self.control.files.len() <= FILES_MIN {
             return Ok(false);
         }
@@ -460,7 +460,7 @@ impl Ring {
         };
         let spare = files
             .iter()
-            .filter(|file| file.start.is_none() && file.size > size_bytes)
+            .filter(|file| file.start.is_none() && file.size >= least_bytes)
             .filter(|file| total - file.size >= keep_bytes)
             .filter(|file| can_turn_without(file))
             .max_by_key(|file| (file.size != size, file.size))
@@ -506,8 +506,8 @@ impl Ring {
         assert_eq!(self.first_gap(), None, "the files in use hold the log from the checkpoint on");
     }
 
-    /// The LSN at which the files in use stop to hold the log, from the checkpoint on, without a
-    /// gap; `None` if they hold all of it.
+    /// The first LSN, from the checkpoint on, that the files in use lack; `None` if they hold the log
+    /// without a gap.
     fn first_gap(&self) -> Option<Lsn> {
         let checkpoint = self.control.checkpoint;
         let mut end = None;
