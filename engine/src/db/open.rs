@@ -140,7 +140,7 @@ impl Db {
         }
         let background = inner.options.read().background && !inner.env.is_read_only();
         if background {
-            inner.trx_system.start_background();
+            inner.trx_system.start_background()?;
         }
         let inner = Arc::new(inner);
         inner.start_warm_restart()?;

@@ -341,13 +341,16 @@ impl TrxSystem {
     }
 
     /// Starts the thread that finishes left rollbacks and purges.
-    pub fn start_background(self: &Arc<Self>) {
+    ///
+    /// # Errors
+    /// The process can't have another thread.
+    pub fn start_background(self: &Arc<Self>) -> Result<()> {
         *self.purge_thread.stop.lock() = false;
         let system = Arc::downgrade(self);
-        match self.env.pool().threads().spawn(THREAD, move || run(&system)) {
-            Ok(handle) => *self.purge_thread.handle.lock() = Some(handle),
-            Err(error) => tracing::error!(%error, "nothing is purged until the next start"),
-        }
+        let thread = self.env.pool().threads().spawn(THREAD, move || run(&system));
+        let thread = thread.map_err(|error| Error::Storage(error.to_string()))?;
+        *self.purge_thread.handle.lock() = Some(thread);
+        Ok(())
     }
 
     /// Stops it, and waits until it has stopped.

@@ -115,7 +115,7 @@ fn run(faulty: bool) {
     let storage = SimStorage::new(3);
     let engine = Engine::create(&storage, &options);
     engine.system.set_flush_log_at_trx_commit(0);
-    engine.system.start_background();
+    engine.system.start_background().unwrap();
     let until = Instant::now() + Duration::from_secs(seconds);
     let stop = AtomicBool::new(false);
     let (commits, refused, looks) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));

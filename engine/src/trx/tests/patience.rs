@@ -119,7 +119,7 @@ fn who_waits_for_a_row_gets_it_when_the_disk_has_recovered() {
     into_memory(&engine);
     engine.system.settings.retry_pause_us.store(20_000, Ordering::Relaxed);
     storage.inject(read_error().on(FILE).always());
-    engine.system.start_background();
+    engine.system.start_background().unwrap();
     let wanted = thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut trx = engine.begin(ReadCommitted);

@@ -120,7 +120,7 @@ fn bank(isolation: Isolation, style: Style) {
     }
     trx.commit().unwrap();
     engine.system.set_flush_log_at_trx_commit(0);
-    engine.system.start_background();
+    engine.system.start_background().unwrap();
     let seconds: u64 =
         std::env::var("TIDEPOOL_STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -218,7 +218,7 @@ fn trx_figures() {
     };
     let engine = Engine::create(&SimStorage::new(1), &options);
     engine.system.set_flush_log_at_trx_commit(0);
-    engine.system.start_background();
+    engine.system.start_background().unwrap();
     let tree = &engine.trees[0];
     const ROWS: u32 = 50_000;
     let measure = |what: &str, threads: u64, each: u32, work: &(dyn Fn(&mut StdRng) + Sync)| {
