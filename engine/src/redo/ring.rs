@@ -506,8 +506,8 @@ impl Ring {
         assert_eq!(self.first_gap(), None, "the files in use hold the log from the checkpoint on");
     }
 
-    /// The first LSN, from the checkpoint on, that the files in use lack; `None` if they hold the log
-    /// without a gap.
+    /// The first LSN, from the checkpoint on, that the files in use lack; `None` if they hold the
+    /// log without a gap.
     fn first_gap(&self) -> Option<Lsn> {
         let checkpoint = self.control.checkpoint;
         let mut end = None;
