@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::packed;
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::fulltext::wait_for_merges;
@@ -26,9 +26,12 @@ fn engine_dir(server: &Server) -> PathBuf {
     server.data_dir().join("tidepool")
 }
 
-/// The file of the table that was made first.
+/// The space of the table that was made first.
+const FIRST_SPACE: u32 = 0x10;
+
+/// The file of that table.
 fn first_file(server: &Server) -> PathBuf {
-    engine_dir(server).join("tables/00000010.tpd")
+    engine_dir(server).join(packed::file_name(FIRST_SPACE))
 }
 
 fn fill(conn: &mut Conn, table: &str) {
@@ -61,13 +64,6 @@ fn refuses_to_start(server: &mut Server, why: &str) {
     assert!(error.contains("the server did not start"), "{error}");
     assert!(error.contains(why), "no '{why}' in: {error}");
     assert!(!error.contains("panicked") && !error.contains("got signal"), "{error}");
-}
-
-fn flip(file: &Path, offset: u64) {
-    let file = fs::File::options().read(true).write(true).open(file).expect("it is there");
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, offset).expect("it is that long");
-    file.write_all_at(&[byte[0] ^ 0x10], offset).expect("it can be written");
 }
 
 #[test]
@@ -172,9 +168,9 @@ fn a_truncated_table_file_concerns_that_table_only() {
 #[test]
 fn flipped_bits_are_found_and_concern_that_table_only() {
     let mut server = stopped("flipped");
-    // Images of pages, behind the roots and the header of the first run.
-    let images = 4 * 4096 + 1024..5 * 4096 + 1024;
-    images.step_by(256).for_each(|at| flip(&first_file(&server), at));
+    let files = packed::files_in(&engine_dir(&server));
+    let pages = packed::page_numbers(&files, FIRST_SPACE);
+    packed::flip(&files, FIRST_SPACE, &pages);
     server.launch().expect("the server starts");
     let error = count(&server, "a").expect_err("pages are damaged");
     let log = server.error_log();
@@ -477,7 +473,7 @@ fn fill_disk(mount: &Mount) -> PathBuf {
 }
 
 #[test]
-fn a_read_only_file_system_is_told_at_the_start() {
+fn a_read_only_file_system_is_reported_at_the_start() {
     let Some(mount) = Mount::new("read_only", 60) else { return };
     let mut server = Server::start(options("read_only").arg(mount.option()));
     fill(&mut server.connect_to("test"), "a");

@@ -11,4 +11,6 @@ mod failed_log;
 mod force_recovery;
 mod forgotten_tables;
 mod log_storage;
+#[path = "../../../engine/tests/support/packed.rs"]
+mod packed;
 mod power_cut;
