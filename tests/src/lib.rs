@@ -12,6 +12,7 @@
 //! | [`guide`] | runs the commands of a page of the documentation |
 //! | [`bank`] | sessions that move money, of which there is always as much |
 //! | [`cluster`] | three replicating servers with writers, kills and promotions |
+//! | [`command_line`] | what the command lines of the programs have in common |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`crash_points`] | one statement, killed at each of its calls that change files |
 //! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
@@ -29,6 +30,7 @@
 pub mod bank;
 pub mod cgroup;
 pub mod cluster;
+pub mod command_line;
 pub mod crash;
 pub mod crash_points;
 pub mod damage;

@@ -1,5 +1,6 @@
 //! What many tests ask of a connection; each ends the test if the server refuses.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mysql::prelude::Queryable;
@@ -58,12 +59,48 @@ pub fn definition(conn: &mut Conn, table: &str) -> String {
     row.expect("a row").1
 }
 
-/// What `CHECK TABLE` says last, which is "OK" of a good one.
+/// An answer of `CHECK TABLE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckAnswer {
+    /// The database, a dot, and the table.
+    pub table: String,
+    /// "status", "error" or another kind.
+    pub kind: String,
+    pub text: String,
+}
+
+impl CheckAnswer {
+    /// Whether it says that the table is good.
+    pub fn is_ok(&self) -> bool {
+        self.text == "OK"
+    }
+}
+
+impl fmt::Display for CheckAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CHECK TABLE {}: {}: {}", self.table, self.kind, self.text)
+    }
+}
+
+/// What `CHECK TABLE … EXTENDED` answers; the last of it is good if the table is.
+///
+/// # Errors
+/// The server answers with an error, or not at all.
+pub fn check_answers(conn: &mut Conn, table: &str) -> mysql::Result<Vec<CheckAnswer>> {
+    conn.query_map(
+        format!("CHECK TABLE {table} EXTENDED"),
+        |(table, _, kind, text): (String, String, String, String)| CheckAnswer {
+            table,
+            kind,
+            text,
+        },
+    )
+}
+
+/// What `CHECK TABLE … EXTENDED` says last, which is "OK" of a good one.
 pub fn check_table(conn: &mut Conn, table: &str) -> String {
-    let said: Vec<(String, String, String, String)> = conn
-        .query(format!("CHECK TABLE {table}"))
-        .unwrap_or_else(|error| panic!("{table}: {error}"));
-    said.last().expect("a row").3.clone()
+    let answers = check_answers(conn, table).unwrap_or_else(|error| panic!("{table}: {error}"));
+    answers.last().expect("an answer").text.clone()
 }
 
 /// Asks the threads beside to stop when it is dropped, also by a panic: the end of a scope waits

@@ -187,7 +187,7 @@ pub fn prepare(
         tpch::schema::fill(&mut server.connect("")?, scale, progress)?;
     }
     server.stop()?;
-    tracing::info!("{}: {all} rows in {:.0} s", dir.display(), start.elapsed().as_secs_f64());
+    tracing::info!("{} is filled, after {:.0} s", dir.display(), start.elapsed().as_secs_f64());
     fs::rename(&unfinished, &dir).map_err(Error::at(&dir))?;
     Ok(dir)
 }

@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, named};
 use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sysbench::{self, Measure, Run, SCRIPTS, Tables};
@@ -60,8 +61,8 @@ fn settings() -> Result<Settings, lexopt::Error> {
             Long("redo-mib") => settings.redo_mib = parser.value()?.parse()?,
             Long("data") => settings.data.push(parser.value()?.string()?),
             Long("script") => settings.scripts.push(parser.value()?.string()?),
-            Long("engine") => settings.engines[0] = Engine::by_name(&parser.value()?.string()?)?,
-            Long("against") => settings.engines[1] = Engine::by_name(&parser.value()?.string()?)?,
+            Long("engine") => settings.engines[0] = named(&mut parser, Engine::by_name)?,
+            Long("against") => settings.engines[1] = named(&mut parser, Engine::by_name)?,
             Long("first") => settings.first_args.push(parser.value()?.string()?),
             Value(value) => settings.server_args.push(value.string()?),
             _ => return Err(arg.unexpected()),
@@ -161,13 +162,11 @@ fn json(data: &str, script: &str, settings: &Settings, measures: &[Vec<Measure>;
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    command_line::main(USAGE, settings(), bench)
+}
+
+/// Measures all; whether every script ran.
+fn bench(settings: &Settings) -> bool {
     let dir = Environment::get().root().join("var/bench");
     fs::create_dir_all(&dir).expect("var/bench can be made");
     let mut log = File::options()
@@ -187,8 +186,7 @@ fn main() -> ExitCode {
         }
         let tables = Tables { count: 1, rows };
         let [first, second] = settings.engines;
-        let servers =
-            [start(first, &settings, &settings.first_args), start(second, &settings, &[])];
+        let servers = [start(first, settings, &settings.first_args), start(second, settings, &[])];
         println!(
             "\n{rows} rows, {} MiB pool ({data}), {} threads, {} × {} s\n",
             settings.pool_mib, settings.threads, settings.rounds, settings.time_s
@@ -210,10 +208,10 @@ fn main() -> ExitCode {
             {
                 continue;
             }
-            match measure(&servers, tables, script, &settings) {
+            match measure(&servers, tables, script, settings) {
                 Ok(measures) => {
                     println!("{}", row(script, &measures));
-                    log.write_all(json(data, script, &settings, &measures).as_bytes())
+                    log.write_all(json(data, script, settings, &measures).as_bytes())
                         .expect("the log can be written");
                 }
                 Err(error) => {
@@ -224,5 +222,5 @@ fn main() -> ExitCode {
             }
         }
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    !failed
 }

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, named};
 use tidepool_tests::crash::moment::Moment;
 use tidepool_tests::crash::{LoopOptions, run};
 use tidepool_tests::server::Engine;
@@ -27,10 +28,8 @@ fn options() -> Result<LoopOptions, lexopt::Error> {
             Long("rounds") => options.rounds = parser.value()?.parse()?,
             Long("seed") => options.seed = parser.value()?.parse()?,
             Long("load-ms") => options.load_ms_max = parser.value()?.parse()?,
-            Long("kill-in") => options.moment = Moment::by_name(&parser.value()?.string()?)?,
-            Long("engine") => {
-                options.engine = Engine::by_name(&parser.value()?.string()?)?;
-            }
+            Long("kill-in") => options.moment = named(&mut parser, Moment::by_name)?,
+            Long("engine") => options.engine = named(&mut parser, Engine::by_name)?,
             Value(value) => options.args.push(value.string()?),
             _ => return Err(arg.unexpected()),
         }
@@ -39,14 +38,12 @@ fn options() -> Result<LoopOptions, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let summary = run(&options);
+    command_line::main(USAGE, options(), crash_loop)
+}
+
+/// Runs it; whether nothing is violated.
+fn crash_loop(options: &LoopOptions) -> bool {
+    let summary = run(options);
     println!("{}, seed {}: {summary:#?}", options.engine.name(), options.seed);
-    if summary.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    summary.violations.is_empty()
 }

@@ -10,13 +10,14 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, list, named};
 use tidepool_tests::crash_points::{
     BinaryLog, CASES, Case, Choice, Crash, Setting, Victim, run_case,
 };
 use tidepool_tests::server::Engine;
 
 const USAGE: &str =
-    "usage: crash-points [--engine Tidepool|InnoDB] [--crash kill,power-cut] [--flush 0,1,2]
+    "crash-points [--engine Tidepool|InnoDB] [--crash kill,power-cut] [--flush 0,1,2]
                     [--binlog off,on,unsynced] [--case NAME]… [--every N] [--list]";
 
 struct Wanted {
@@ -29,20 +30,17 @@ struct Wanted {
 }
 
 fn main() -> ExitCode {
-    let wanted = match parse() {
-        Ok(Some(wanted)) => wanted,
-        Ok(None) => return ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("crash-points: {error}\n{USAGE}");
-            return ExitCode::FAILURE;
-        }
-    };
+    command_line::main(USAGE, parse(), |wanted| wanted.as_ref().is_none_or(run))
+}
+
+/// Runs the cases at each setting; whether nothing is violated.
+fn run(wanted: &Wanted) -> bool {
     let mut total = Total::default();
     for &crash in &wanted.crashes {
         for &binary_log in &wanted.binary_logs {
             for &flush in &wanted.flushes {
                 let setting = Setting { engine: wanted.engine, flush, binary_log, crash };
-                total.run(setting, &wanted);
+                total.run(setting, wanted);
             }
         }
     }
@@ -50,7 +48,7 @@ fn main() -> ExitCode {
         "{} crash points, {} wrong, {} violations, {} known server faults",
         total.tried, total.wrong, total.violations, total.known
     );
-    if total.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    total.violations == 0
 }
 
 #[derive(Default)]
@@ -103,20 +101,16 @@ fn parse() -> Result<Option<Wanted>, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
-            Long("engine") => wanted.engine = Engine::by_name(&parser.value()?.string()?)?,
+            Long("engine") => wanted.engine = named(&mut parser, Engine::by_name)?,
             Long("crash") => {
-                let text = parser.value()?.string()?;
-                wanted.crashes = text.split(',').map(crash).collect::<Result<_, _>>()?;
+                wanted.crashes = list(&mut parser, crash)?;
             }
             Long("flush") => {
-                let text = parser.value()?.string()?;
-                let levels =
-                    text.split(',').map(|level| level.parse().map_err(|_| level.to_string()));
-                wanted.flushes = levels.collect::<Result<_, String>>()?;
+                wanted.flushes =
+                    list(&mut parser, |level| level.parse().map_err(|_| level.to_string()))?;
             }
             Long("binlog") => {
-                let text = parser.value()?.string()?;
-                wanted.binary_logs = text.split(',').map(binary_log).collect::<Result<_, _>>()?;
+                wanted.binary_logs = list(&mut parser, binary_log)?;
             }
             Long("case") => {
                 let name = parser.value()?.string()?;

@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, named};
 use tidepool_tests::damage::harm::FileKind;
 use tidepool_tests::damage::{Settings, run};
 
@@ -19,7 +20,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
         match arg {
             Long("trials") => settings.trials = parser.value()?.parse()?,
             Long("seed") => settings.seed = parser.value()?.parse()?,
-            Long("only") => settings.only = Some(FileKind::by_name(&parser.value()?.string()?)?),
+            Long("only") => settings.only = Some(named(&mut parser, FileKind::by_name)?),
             Value(value) => settings.args.push(value.string()?),
             _ => return Err(arg.unexpected()),
         }
@@ -28,14 +29,12 @@ fn settings() -> Result<Settings, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let summary = run(&settings);
+    command_line::main(USAGE, settings(), damage)
+}
+
+/// Runs it; whether no fault was found.
+fn damage(settings: &Settings) -> bool {
+    let summary = run(settings);
     println!("\nThe first message of each kind:");
     for ((kind, verdict), message) in &summary.examples {
         println!("{}: {}: {message}", kind.name(), verdict.name());
@@ -50,5 +49,5 @@ fn main() -> ExitCode {
         settings.seed,
         summary.faults.len()
     );
-    if summary.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    summary.faults.is_empty()
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, duration};
 use tidepool_tests::differential::{Settings, replay, run};
 use tidepool_tests::server::Engine;
 
@@ -21,15 +22,11 @@ fn settings() -> Result<(Settings, Option<String>), lexopt::Error> {
         match arg {
             Long("engine") => settings.subject = parser.value()?.string()?,
             Long("seed") => settings.seed = parser.value()?.parse()?,
-            Long("minutes") => {
-                settings.duration = Duration::from_secs_f64(60.0 * parser.value()?.parse::<f64>()?);
-            }
+            Long("minutes") => settings.duration = duration(&mut parser, 60)?,
             Long("cases") => settings.cases_max = parser.value()?.parse()?,
             Long("blocks") => settings.limits.blocks = parser.value()?.parse()?,
             Long("failures") => settings.failures_max = parser.value()?.parse()?,
-            Long("shrink-s") => {
-                settings.shrink_limit = Duration::from_secs(parser.value()?.parse()?);
-            }
+            Long("shrink-s") => settings.shrink_limit = duration(&mut parser, 1)?,
             Long("trace") => settings.trace = true,
             Long("restarts") => settings.limits.restarts = true,
             Long("no-bulk") => settings.limits.bulk = false,
@@ -42,30 +39,28 @@ fn settings() -> Result<(Settings, Option<String>), lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let (settings, script) = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let failures = match script {
+    command_line::main(USAGE, settings(), |(settings, script)| compare(settings, script.as_deref()))
+}
+
+/// Replays the script, or makes statements; whether the engines agree.
+fn compare(settings: &Settings, script: Option<&str>) -> bool {
+    match script {
         Some(file) => {
-            let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"));
+            let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
             match text.and_then(|text| replay(&settings.subject, &text, &settings.args)) {
-                Ok(None) => 0,
+                Ok(None) => true,
                 Ok(Some(difference)) => {
                     println!("{difference}");
-                    1
+                    false
                 }
                 Err(error) => {
                     eprintln!("{error}");
-                    return ExitCode::from(2);
+                    false
                 }
             }
         }
         None => {
-            let summary = run(&settings);
+            let summary = run(settings);
             println!(
                 "{} cases, {} at a documented limit, {} at a bug of InnoDB or the server, {} given up by the reference, {} statements, {} refused by both, {} differences",
                 summary.cases,
@@ -76,8 +71,7 @@ fn main() -> ExitCode {
                 summary.refused,
                 summary.failures.len()
             );
-            summary.failures.len()
+            summary.failures.is_empty()
         }
-    };
-    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
 }

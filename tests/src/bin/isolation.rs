@@ -2,9 +2,9 @@
 //! See `tidepool_tests::isolation`.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, duration, named};
 use tidepool_tests::isolation::history::Level;
 use tidepool_tests::isolation::{Settings, run};
 use tidepool_tests::server::Engine;
@@ -18,13 +18,13 @@ fn settings() -> Result<Settings, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("engine") => settings.engine = Engine::by_name(&parser.value()?.string()?)?,
+            Long("engine") => settings.engine = named(&mut parser, Engine::by_name)?,
             Long("seed") => settings.seed = parser.value()?.parse()?,
-            Long("seconds") => settings.duration = Duration::from_secs(parser.value()?.parse()?),
+            Long("seconds") => settings.duration = duration(&mut parser, 1)?,
             Long("rounds") => settings.rounds_max = parser.value()?.parse()?,
-            Long("round-s") => settings.round = Duration::from_secs_f64(parser.value()?.parse()?),
-            Long("level") => settings.level = Some(Level::by_name(&parser.value()?.string()?)?),
-            Long("claim") => settings.claim = Some(Level::by_name(&parser.value()?.string()?)?),
+            Long("round-s") => settings.round = duration(&mut parser, 1)?,
+            Long("level") => settings.level = Some(named(&mut parser, Level::by_name)?),
+            Long("claim") => settings.claim = Some(named(&mut parser, Level::by_name)?),
             Long("kill") => settings.kill_every = parser.value()?.parse()?,
             Long("careless") => settings.careless = true,
             Long("alters") => settings.alters = true,
@@ -36,18 +36,16 @@ fn settings() -> Result<Settings, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let mut summary = run(&settings);
+    command_line::main(USAGE, settings(), check)
+}
+
+/// Runs it; whether no anomaly was found.
+fn check(settings: &Settings) -> bool {
+    let mut summary = run(settings);
     let passed = summary.failures.is_empty();
     for failure in std::mem::take(&mut summary.failures) {
         println!("{failure}\n");
     }
     println!("{}, seeds from {}: {summary:#?}", settings.engine.name(), settings.seed);
-    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    passed
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, duration};
 use tidepool_tests::nightly::{PIECES, Settings, run};
 
 const USAGE: &str = "nightly [--hours N] [--seed S] [--only NAME]…";
@@ -22,8 +23,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
     while let Some(arg) = parser.next()? {
         match arg {
             Long("hours") => {
-                settings.duration =
-                    Duration::from_secs_f64(3600.0 * parser.value()?.parse::<f64>()?);
+                settings.duration = duration(&mut parser, 3600)?;
             }
             Long("seed") => settings.seed = parser.value()?.parse()?,
             Long("only") => {
@@ -40,18 +40,12 @@ fn settings() -> Result<Settings, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            for piece in PIECES {
-                eprintln!("  {:<14}{}", piece.name, piece.what);
-            }
-            return ExitCode::from(2);
-        }
-    };
-    println!("seed {}", settings.seed);
-    let summary = run(&settings);
-    println!("\n{summary}");
-    if summary.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let pieces = PIECES.iter().map(|piece| format!("\n  {:<14}{}", piece.name, piece.what));
+    let usage = format!("{USAGE}{}", pieces.collect::<String>());
+    command_line::main(&usage, settings(), |settings| {
+        println!("seed {}", settings.seed);
+        let summary = run(settings);
+        println!("\n{summary}");
+        summary.failures() == 0
+    })
 }

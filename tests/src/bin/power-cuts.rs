@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 use rand::{Rng, SeedableRng};
+use tidepool_tests::command_line::{self, named};
 use tidepool_tests::definitions::{CASES, Case, Loss, Moment, try_case};
 use tidepool_tests::power_cut::{FileSystem, Machine};
 use tidepool_tests::server::{Engine, Options};
@@ -40,7 +41,7 @@ fn wanted() -> Result<Wanted, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("engine") => wanted.engine = Engine::by_name(&parser.value()?.string()?)?,
+            Long("engine") => wanted.engine = named(&mut parser, Engine::by_name)?,
             Long("file-system") => {
                 let name = parser.value()?.string()?;
                 let found = FileSystem::ALL.into_iter().find(|kind| kind.name() == name);
@@ -65,13 +66,11 @@ fn start(wanted: &Wanted) -> Option<Machine> {
 }
 
 fn main() -> ExitCode {
-    let wanted = match wanted() {
-        Ok(wanted) => wanted,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    command_line::main(USAGE, wanted(), cut_power)
+}
+
+/// Runs the cases; whether none is bad.
+fn cut_power(wanted: &Wanted) -> bool {
     let is_wanted = |case: &&Case| {
         (wanted.only.is_empty() || wanted.only.iter().any(|name| name == case.name))
             && (wanted.during_rounds == 0 || case.is_atomic())
@@ -81,8 +80,8 @@ fn main() -> ExitCode {
     let mut machine = None;
     for _ in 0..wanted.during_rounds.max(1) {
         for case in CASES.iter().filter(is_wanted) {
-            let Some(running) = machine.take().or_else(|| start(&wanted)) else {
-                return ExitCode::from(2);
+            let Some(running) = machine.take().or_else(|| start(wanted)) else {
+                return false;
             };
             let running: &mut Machine = machine.insert(running);
             let moment = match wanted.during_rounds {
@@ -119,5 +118,5 @@ fn main() -> ExitCode {
         wanted.file_system.name(),
         wanted.loss
     );
-    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    bad == 0
 }

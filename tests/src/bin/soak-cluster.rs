@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
 use tidepool_tests::cluster::{Soak, run_soak};
+use tidepool_tests::command_line::{self, duration};
 
 const USAGE: &str = "soak-cluster [--minutes M] [--seed S] [--events N]";
 
@@ -24,9 +25,7 @@ fn options() -> Result<Options, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("minutes") => {
-                options.duration = Duration::from_secs(60 * parser.value()?.parse::<u64>()?);
-            }
+            Long("minutes") => options.duration = duration(&mut parser, 60)?,
             Long("seed") => options.seed = parser.value()?.parse()?,
             Long("events") => options.events = parser.value()?.parse()?,
             _ => return Err(arg.unexpected()),
@@ -36,13 +35,11 @@ fn options() -> Result<Options, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    command_line::main(USAGE, options(), soak)
+}
+
+/// Runs seeds one after the other; whether all passed.
+fn soak(options: &Options) -> bool {
     let begun = Instant::now();
     let (mut passed, mut failed) = (0, 0);
     let mut seed = options.seed;
@@ -68,5 +65,5 @@ fn main() -> ExitCode {
         seed += 1;
     }
     println!("{passed} passed, {failed} failed");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed == 0
 }

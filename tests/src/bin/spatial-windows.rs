@@ -14,6 +14,7 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tidepool_tests::command_line;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{number, run};
 
@@ -22,6 +23,7 @@ const USAGE: &str = "spatial-windows [--rows 1000000] [--queries 200] [--turns 3
 const DENSITY: f64 = 0.01;
 const SIDE_MAX: f64 = 10.0;
 
+#[derive(Clone, Copy)]
 struct Settings {
     rows: u32,
     queries: u32,
@@ -248,13 +250,11 @@ impl Bench {
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("spatial-windows: {error}\n{USAGE}");
-            return ExitCode::FAILURE;
-        }
-    };
+    command_line::main(USAGE, settings(), measure)
+}
+
+/// Measures all. It panics where the engines differ.
+fn measure(&settings: &Settings) -> bool {
     let options = Options::new("spatial-windows")
         .engine(Engine::Tidepool)
         .arg("--tidepool-buffer-pool-size=1G")
@@ -277,5 +277,5 @@ fn main() -> ExitCode {
     bench.search("COUNT(*)", "MBRContains", 0.0);
     bench.write();
     bench.search("COUNT(*)", "MBRIntersects", 100.0);
-    ExitCode::SUCCESS
+    true
 }

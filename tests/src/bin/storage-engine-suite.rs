@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line;
 use tidepool_tests::environment::Environment;
 
 const USAGE: &str = "storage-engine-suite [--engine tidepool] [--against innobase] [--test NAME]…";
@@ -240,33 +241,36 @@ fn recorded(engines: &[String; 2], tests: &[String]) -> Vec<String> {
     same
 }
 
-fn main() -> ExitCode {
+/// The engines' names, and the tests to run; none: all.
+fn options() -> Result<([String; 2], Vec<String>), lexopt::Error> {
     let mut engines = ["tidepool".to_string(), "innobase".to_string()];
     let mut tests = Vec::new();
     let mut parser = lexopt::Parser::from_env();
-    let mut parse = || -> Result<(), lexopt::Error> {
-        while let Some(arg) = parser.next()? {
-            match arg {
-                Long("engine") => engines[0] = parser.value()?.string()?,
-                Long("against") => engines[1] = parser.value()?.string()?,
-                Long("test") => tests.push(parser.value()?.string()?),
-                _ => return Err(arg.unexpected()),
-            }
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("engine") => engines[0] = parser.value()?.string()?,
+            Long("against") => engines[1] = parser.value()?.string()?,
+            Long("test") => tests.push(parser.value()?.string()?),
+            _ => return Err(arg.unexpected()),
         }
-        Ok(())
-    };
-    if let Err(error) = parse() {
-        eprintln!("{error}\nusage: {USAGE}");
-        return ExitCode::from(2);
     }
+    Ok((engines, tests))
+}
+
+fn main() -> ExitCode {
+    command_line::main(USAGE, options(), |(engines, tests)| compare(engines, tests.clone()))
+}
+
+/// Runs the tests on both engines; whether both say the same.
+fn compare(engines: &[String; 2], mut tests: Vec<String>) -> bool {
     if tests.is_empty() {
         tests = Tree::new(&engines[1], "stock").tests();
     }
-    let only_theirs = as_they_stand(&engines, &tests);
-    let same = recorded(&engines, &tests);
+    let only_theirs = as_they_stand(engines, &tests);
+    let same = recorded(engines, &tests);
     // Another row order or wording in the expected file is no failure if both engines print the
     // same.
     let failed: Vec<&String> = only_theirs.iter().filter(|test| !same.contains(test)).collect();
     println!("{} passed, {} failed", same.len(), failed.len());
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed.is_empty()
 }

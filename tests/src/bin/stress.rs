@@ -2,9 +2,9 @@
 //! See `tidepool_tests::stress`.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, duration, named};
 use tidepool_tests::server::Engine;
 use tidepool_tests::stress::{Settings, run};
 
@@ -17,13 +17,9 @@ fn settings() -> Result<Settings, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("engine") => settings.engine = Engine::by_name(&parser.value()?.string()?)?,
+            Long("engine") => settings.engine = named(&mut parser, Engine::by_name)?,
             Long("seed") => settings.seed = parser.value()?.parse()?,
-            Long("minutes") => {
-                let minutes: f64 = parser.value()?.parse()?;
-                settings.duration = Duration::try_from_secs_f64(60.0 * minutes)
-                    .map_err(|error| error.to_string())?;
-            }
+            Long("minutes") => settings.duration = duration(&mut parser, 60)?,
             Long("no-crashes") => settings.crashes = false,
             Value(value) => settings.args.push(value.string()?),
             _ => return Err(arg.unexpected()),
@@ -33,19 +29,17 @@ fn settings() -> Result<Settings, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let summary = run(&settings);
+    command_line::main(USAGE, settings(), stress)
+}
+
+/// Runs it; whether no difference was found.
+fn stress(settings: &Settings) -> bool {
+    let summary = run(settings);
     for difference in &summary.differences {
         println!("DIFFERENCE: {difference}\n");
     }
     let (engine, seed, differences) =
         (settings.engine.name(), settings.seed, summary.differences.len());
     println!("{engine}, seed {seed}: {}, {differences} differences", summary.counts);
-    if summary.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    summary.differences.is_empty()
 }

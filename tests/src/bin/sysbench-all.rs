@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+use tidepool_tests::command_line::{self, named};
 use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sysbench::{self, Run, SCRIPTS, Tables};
@@ -57,9 +58,7 @@ fn settings() -> Result<Settings, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("engine") => {
-                settings.engine = Engine::by_name(&parser.value()?.string()?)?;
-            }
+            Long("engine") => settings.engine = named(&mut parser, Engine::by_name)?,
             Long("threads") => settings.threads = parser.value()?.parse()?,
             Long("time") => settings.time_s = parser.value()?.parse()?,
             Long("rows") => settings.rows = parser.value()?.parse()?,
@@ -77,13 +76,11 @@ fn wanted(list: &[String], name: &str) -> bool {
 }
 
 fn main() -> ExitCode {
-    let settings = match settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    command_line::main(USAGE, settings(), run_all)
+}
+
+/// Runs all; whether every script ran.
+fn run_all(settings: &Settings) -> bool {
     let engine = settings.engine;
     let dir = Environment::get().root().join("var/bench");
     fs::create_dir_all(&dir).expect("var/bench can be made");
@@ -141,5 +138,5 @@ fn main() -> ExitCode {
     for failure in &failures {
         eprintln!("\nFAILED: {failure}");
     }
-    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failures.is_empty()
 }

@@ -14,6 +14,7 @@ use super::content::{Content, content};
 use super::expected::{Change, Journal, OwnTable, State, Transfer};
 use super::schema::{ACCOUNTS, DATABASE, OPENING_BALANCE, is_noted_elsewhere, own_table, xa_name};
 use crate::server::{Engine, Server};
+use crate::sql::{CheckAnswer, check_answers};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default)]
@@ -277,10 +278,9 @@ fn check_tables(conn: &mut Conn, outcome: &mut Outcome) -> mysql::Result<()> {
         (DATABASE,),
     )?;
     for table in tables {
-        let rows: Vec<(String, String, String, String)> =
-            conn.query(format!("CHECK TABLE `{table}` EXTENDED"))?;
-        if rows.last().is_none_or(|row| row.3 != "OK") {
-            outcome.violations.push(format!("CHECK TABLE {table}: {rows:?}"));
+        let answers = check_answers(conn, &format!("`{table}`"))?;
+        if !answers.last().is_some_and(CheckAnswer::is_ok) {
+            outcome.violations.push(format!("CHECK TABLE {table}: {answers:?}"));
         }
     }
     Ok(())

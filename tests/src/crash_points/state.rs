@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 
-use crate::sql;
+use crate::sql::{self, CheckAnswer, check_answers};
 
 /// Databases of the server that no case touches.
 const SYSTEM: [&str; 4] = ["information_schema", "performance_schema", "mysql", "sys"];
@@ -124,18 +124,13 @@ pub fn check_all(conn: &mut Conn) -> Vec<String> {
             if kind == "SEQUENCE" {
                 continue;
             }
-            let said: Result<Vec<(String, String, String, String)>, _> =
-                conn.query(format!("CHECK TABLE `{database}`.`{table}` EXTENDED"));
-            match said {
+            match check_answers(conn, &format!("`{database}`.`{table}`")) {
                 // It waits for an import.
-                Ok(said) if said.iter().any(|(.., text)| text.contains("has been discarded")) => {}
-                Ok(said) => {
-                    let bad = said
-                        .into_iter()
-                        .filter(|(_, _, kind, text)| kind != "status" || text != "OK");
-                    faults.extend(
-                        bad.map(|(of, _, kind, text)| format!("CHECK TABLE {of}: {kind}: {text}")),
-                    );
+                Ok(all) if all.iter().any(|answer| answer.text.contains("has been discarded")) => {}
+                Ok(all) => {
+                    let bad =
+                        all.iter().filter(|answer| answer.kind != "status" || !answer.is_ok());
+                    faults.extend(bad.map(CheckAnswer::to_string));
                 }
                 Err(error) => faults.push(format!("CHECK TABLE {database}.{table}: {error}")),
             }

@@ -12,6 +12,7 @@ use super::Base;
 use super::harm::Damage;
 use super::schema::{self, ASKED, Asked, DATABASE, Rows, XA_NAME};
 use super::verdict::{Report, Verdict, unsaid};
+use crate::sql::{CheckAnswer, check_answers};
 
 /// A start with so little to recover takes seconds.
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -129,16 +130,12 @@ fn ask(base: &Base, commit: bool, seen: &mut Seen) -> mysql::Result<()> {
     }
     for asked in &ASKED {
         let failed_before = seen.refused + seen.partly;
-        let checked: Vec<(String, String, String, String)> =
-            conn.query(format!("CHECK TABLE {} EXTENDED", asked.table))?;
-        if checked.last().is_some_and(|last| last.3 != "OK") && failed_before == 0 {
+        let answers = check_answers(&mut conn, asked.table)?;
+        if answers.last().is_some_and(|last| !last.is_ok()) && failed_before == 0 {
             seen.later += 1;
         }
-        for (table, _, kind, text) in checked {
-            if text != "OK" {
-                seen.errors.push(format!("CHECK TABLE {table}: {kind}: {text}"));
-            }
-        }
+        let bad = answers.iter().filter(|answer| !answer.is_ok());
+        seen.errors.extend(bad.map(CheckAnswer::to_string));
         for statement in asked.writes {
             execute(&mut conn, statement, seen)?;
         }
@@ -166,9 +163,7 @@ fn read(conn: &mut Conn, asked: &Asked, truth: &[Rows], seen: &mut Seen) -> mysq
         seen.partly += 1;
     }
     if failed > 0 {
-        let checked: Vec<(String, String, String, String)> =
-            conn.query(format!("CHECK TABLE {} EXTENDED", asked.table))?;
-        if checked.last().is_some_and(|last| last.3 == "OK") {
+        if check_answers(conn, asked.table)?.last().is_some_and(CheckAnswer::is_ok) {
             seen.faults.push(format!("CHECK TABLE {} says OK, but it cannot be read", asked.table));
         }
     }

@@ -10,6 +10,7 @@ use mysql::{Conn, Value};
 
 use super::history::{Key, Row, WriteId};
 use crate::differential::dice::Dice;
+use crate::sql::check_answers;
 
 pub const DATABASE: &str = "isolation";
 pub const TABLES: u8 = 2;
@@ -127,11 +128,11 @@ pub fn all_rows(conn: &mut Conn) -> Result<Vec<Row>, String> {
         }
         all.append(&mut by_index[0]);
         // (A warning of InnoDB is no error: of an entry that purge will remove.)
-        let check: Vec<(String, String, String, String)> = conn
-            .query(format!("CHECK TABLE t{table} EXTENDED"))
-            .map_err(|e| format!("CHECK TABLE t{table}: {e}"))?;
-        if check.iter().any(|line| line.2 != "Warning" && line.3 != "OK") {
-            return Err(format!("CHECK TABLE t{table}: {check:?}"));
+        let answers = check_answers(conn, &format!("t{table}"))
+            .map_err(|error| format!("CHECK TABLE t{table}: {error}"))?;
+        if let Some(bad) = answers.iter().find(|answer| answer.kind != "Warning" && !answer.is_ok())
+        {
+            return Err(bad.to_string());
         }
     }
     Ok(all)
