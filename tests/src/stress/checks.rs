@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use mysql::Conn;
 use mysql::prelude::Queryable;
-use mysql::{Conn, Row};
 
 use super::model::WORDS;
 use super::stage::{Count, DATABASE, Stage};
 use crate::server::Server;
-use crate::sql::row_text;
+use crate::sql::{CheckAnswer, check_answers};
 
 /// A killed connection ends within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,11 +47,10 @@ fn wait_for_others(conn: &mut Conn, stage: &Stage) -> mysql::Result<()> {
 }
 
 fn compare(conn: &mut Conn, stage: &Stage) -> mysql::Result<()> {
-    let said: Vec<Row> = conn.query("CHECK TABLE m EXTENDED")?;
-    let said: Vec<String> = said.into_iter().map(row_text).collect();
+    let answers = check_answers(conn, "m")?;
     stage.count(Count::Statements);
-    if !said.last().is_some_and(|line| line.contains("\"OK\"")) {
-        stage.report(format!("CHECK TABLE: {said:?}"));
+    if !answers.last().is_some_and(CheckAnswer::is_ok) {
+        stage.report(format!("CHECK TABLE: {answers:?}"));
     }
     let ids = sorted(conn, "SELECT id FROM m USE INDEX ()")?;
     let indexes: Vec<(String, String)> = conn.query(

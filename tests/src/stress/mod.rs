@@ -4,18 +4,22 @@
 //!   writer 1 … n ── transactions ──▶ ┌────────┐ ◀── ALTER TABLE ── definer
 //!        │  ▲                        │ server │ ◀── KILL ── ▲
 //!        ▼  └── rows, compared ───── │        │ ◀── SET GLOBAL, SIGKILL
-//!      model                         └────────┘ ──▶ checks, while nothing else runs
+//!      model                         │        │ ──▶ snapshots, read by each index
+//!                                    └────────┘ ──▶ checks, while nothing else runs
 //! ```
 //!
 //! All writers share one table with an index of each kind, and each knows exactly what its rows
-//! must be, whatever error its statements end with. Every few seconds the writers pause, and each
-//! index is compared with the rows. The seed decides what each thread does, not how their
+//! must be, whatever error its statements end with. A reader compares what the ways through the
+//! indexes give in one snapshot. Every few seconds the writers pause, and each index is compared
+//! with the rows. The seed decides what each thread does, not how their
 //! statements meet: a difference is found again by the same load, not by the same steps.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`model`] | a writer's rows, and statements whose effect is certain |
+//! | [`model`] | a writer's rows |
+//! | [`statements`] | a writer's statements, whose effect is certain |
 //! | [`writer`] | transactions, and what must be there after each |
+//! | [`reader`] | snapshots, read in several ways |
 //! | [`session`] | a connection that others kill |
 //! | [`definitions`] | the table, and the ALTERs |
 //! | [`faults`] | KILL, settings, and the watch for a hang |
@@ -26,8 +30,10 @@ pub mod checks;
 pub mod definitions;
 pub mod faults;
 pub mod model;
+pub mod reader;
 pub mod session;
 pub mod stage;
+pub mod statements;
 pub mod writer;
 
 use std::sync::atomic::Ordering;
@@ -40,6 +46,7 @@ use rand::{Rng, SeedableRng};
 use crate::server::{Engine, Options, Server};
 use crate::sql::StopOnDrop;
 use definitions::Definer;
+use reader::Reader;
 use stage::{Count, Counts, Stage};
 use writer::Writer;
 
@@ -99,7 +106,7 @@ pub fn run(settings: &Settings) -> Summary {
     let mut server = Server::start(options);
     definitions::create(&mut server.connect(), &mut rng).expect("the table can be created");
     // Each writer has a session of its number; those of 0 change the table.
-    let stage = Stage::new(server.socket().to_path_buf(), WRITERS + 1);
+    let stage = Stage::new(server.socket().to_path_buf(), WRITERS + 2);
     note_process(&server, &stage);
     thread::scope(|scope| {
         let _over = Over(&stage);
@@ -111,9 +118,11 @@ pub fn run(settings: &Settings) -> Summary {
             .map(|number| scope.spawn(move || Writer::new(number, seed(number), stage).run()))
             .collect();
         threads.push(scope.spawn(move || Definer::new(0, seed(0), engine, stage).run()));
-        threads.push(scope.spawn(move || faults::kill_sessions(stage, seed(WRITERS + 1))));
+        let reader = WRITERS + 1;
+        threads.push(scope.spawn(move || Reader::new(reader, seed(reader), engine, stage).run()));
+        threads.push(scope.spawn(move || faults::kill_sessions(stage, seed(WRITERS + 2))));
         threads.push(scope.spawn(move || {
-            faults::change_settings(stage, seed(WRITERS + 2), engine);
+            faults::change_settings(stage, seed(WRITERS + 3), engine);
         }));
         scope.spawn(move || faults::watch(stage, engine));
         load_and_check(settings, &mut server, stage, &mut rng);

@@ -67,6 +67,11 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
+    /// Ends the connection.
+    pub fn disconnect(&mut self) {
+        self.conn = None;
+    }
+
     /// Has a statement run; the inner error is the server's.
     pub fn ask<T>(
         &mut self,

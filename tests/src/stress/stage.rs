@@ -33,9 +33,11 @@ pub enum Count {
     Crashes,
     /// Comparisons of the whole table.
     Checks,
+    /// Reads that gave what their snapshot's first gave.
+    Rereads,
 }
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "statements",
     "commits",
     "transactions lost",
@@ -44,6 +46,7 @@ const NAMES: [&str; 8] = [
     "settings",
     "crashes",
     "checks",
+    "snapshots read again",
 ];
 
 /// How often each thing happened.

@@ -5,14 +5,17 @@
 //! and a COMMIT or a statement in autocommit that is interrupted, may have committed or not: then
 //! one of two models must be what is there.
 
+mod xa;
+
 use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::model::{self, Effect, ROW_COLUMNS, Rows, Statement, difference};
+use super::model::{ROW_COLUMNS, Row, Rows, difference};
 use super::session::{Answer, Lost, Session};
 use super::stage::{Count, Stage};
+use super::statements::{Effect, Statement, statement};
 
 const INTERRUPTED: u16 = 1317;
 /// What concurrent statements and kills may end a statement with: a duplicate key, a lock wait, an
@@ -20,6 +23,15 @@ const INTERRUPTED: u16 = 1317;
 const EXPECTED_ERRORS: [u16; 7] = [1062, 1586, 1205, INTERRUPTED, 1213, 1020, 1412];
 const TAKEN_TWICE: &str = "a unique index took a value twice";
 const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+
+/// How a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phases {
+    /// By COMMIT.
+    One,
+    /// By XA PREPARE and what follows.
+    Two,
+}
 
 /// A writer. See the [module](self).
 pub struct Writer<'a> {
@@ -31,6 +43,8 @@ pub struct Writer<'a> {
     rows: Rows,
     /// What is committed instead, if a COMMIT without an answer succeeded.
     perhaps: Option<Effect>,
+    /// A transaction between PREPARE and its end.
+    prepared: Option<xa::Prepared>,
     /// The statements of this transaction and their answers, for a report.
     story: Vec<String>,
 }
@@ -45,6 +59,7 @@ impl<'a> Writer<'a> {
             rng: StdRng::seed_from_u64(seed),
             rows: Rows::new(),
             perhaps: None,
+            prepared: None,
             story: Vec::new(),
         }
     }
@@ -59,7 +74,9 @@ impl<'a> Writer<'a> {
     }
 
     fn step(&mut self) -> Result<(), Lost> {
-        if self.session.ensure()? || self.rng.random_bool(0.1) {
+        let is_new = self.session.ensure()?;
+        self.end_prepared()?;
+        if is_new || self.rng.random_bool(0.1) {
             self.settle()?;
         }
         if self.rng.random_bool(0.1) {
@@ -67,12 +84,16 @@ impl<'a> Writer<'a> {
             self.session.insist(&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}"))?;
         }
         self.story.clear();
-        if self.rng.random_bool(0.3) { self.single_statement() } else { self.transaction() }
+        match self.rng.random_range(0..10) {
+            0..3 => self.single_statement(),
+            3..8 => self.transaction(Phases::One),
+            _ => self.transaction(Phases::Two),
+        }
     }
 
     /// A statement that commits by itself.
     fn single_statement(&mut self) -> Result<(), Lost> {
-        let Statement { sql, effect } = model::statement(&mut self.rng, self.number, &self.rows);
+        let Statement { sql, effect } = statement(&mut self.rng, self.number, &self.rows);
         self.perhaps = Some(effect.clone());
         match self.run_one(&sql)? {
             Answer::Done => {
@@ -91,10 +112,16 @@ impl<'a> Writer<'a> {
         self.settle()
     }
 
-    fn transaction(&mut self) -> Result<(), Lost> {
-        self.session.insist("BEGIN")?;
-        if !self.session.in_transaction()? {
-            self.report("BEGIN succeeded, but no transaction is open".into());
+    fn transaction(&mut self, phases: Phases) -> Result<(), Lost> {
+        let is_open = match phases {
+            Phases::One => {
+                self.session.insist("BEGIN")?;
+                self.session.in_transaction()?
+            }
+            Phases::Two => self.begin_xa()?,
+        };
+        if !is_open {
+            self.report("the transaction began, but none is open".into());
             return Ok(());
         }
         let mut rows = self.rows.clone();
@@ -107,10 +134,17 @@ impl<'a> Writer<'a> {
             };
             if !open {
                 self.stage.count(Count::Lost);
+                match phases {
+                    Phases::One => self.give_up()?,
+                    Phases::Two => self.give_up_xa()?,
+                }
                 return self.settle();
             }
         }
-        self.end(rows)
+        match phases {
+            Phases::One => self.end(rows),
+            Phases::Two => self.end_xa(rows),
+        }
     }
 
     fn save(&mut self, rows: &Rows, saved: &mut Option<Rows>) -> Result<bool, Lost> {
@@ -131,13 +165,13 @@ impl<'a> Writer<'a> {
         self.session.in_transaction()
     }
 
-    /// A statement of a transaction; answers whether the transaction is open still.
+    /// A statement of a transaction; answers whether the transaction goes on.
     fn write(&mut self, rows: &mut Rows) -> Result<bool, Lost> {
-        let Statement { sql, effect } = model::statement(&mut self.rng, self.number, rows);
+        let Statement { sql, effect } = statement(&mut self.rng, self.number, rows);
         match self.run_one(&sql)? {
             Answer::Done => match self.after(rows, effect)? {
                 Some(after) => *rows = after,
-                None => return self.give_up(),
+                None => return Ok(false),
             },
             Answer::Failed(_) if !self.session.in_transaction()? => return Ok(false),
             Answer::Failed(_) => {}
@@ -189,12 +223,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Rolls back; the transaction is open no longer.
-    fn give_up(&mut self) -> Result<bool, Lost> {
+    fn give_up(&mut self) -> Result<(), Lost> {
         self.session.insist("ROLLBACK")?;
         if self.session.in_transaction()? {
             self.report("ROLLBACK succeeded, but a transaction is open".into());
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Compares what is committed with the model; outside of a transaction.
@@ -218,13 +252,9 @@ impl<'a> Writer<'a> {
     }
 
     fn read(&mut self) -> Result<Option<Rows>, Lost> {
-        type Read = (u64, Option<i64>, Option<String>, Option<i64>, String, String, String);
         let sql = format!("SELECT {ROW_COLUMNS} FROM m WHERE owner = {}", self.number);
-        match self.session.ask(|conn| conn.query::<Read, _>(&sql))? {
-            Ok(rows) => {
-                let row = |(id, n, v, u, b, t, p)| (id, model::Row { n, v, u, b, t, p });
-                Ok(Some(rows.into_iter().map(row).collect()))
-            }
+        match self.session.ask(|conn| conn.query_map(&sql, Row::from_columns))? {
+            Ok(rows) => Ok(Some(rows.into_iter().collect())),
             Err(code) => {
                 self.note(&sql, Answer::Failed(code));
                 Ok(None)
