@@ -255,9 +255,13 @@ impl PackedFile {
         let mut end = writer.chain.clone();
         links.iter().for_each(|link| follow(&mut end, link));
         if let Some(later) = self.durable_behind(&end)? {
+            let offsets: Vec<String> =
+                self.ways_on(&end).map(|(.., offset)| offset.to_string()).collect();
             return Err(self.damaged(format!(
-                "it has lost run {}, which was durable when run {later} was written",
-                end.sequence + 1
+                "it has lost run {}, which was durable when run {later} was written: that begins \
+                 at none of the offsets where the file can go on, {}",
+                end.sequence + 1,
+                offsets.join(", ")
             )));
         }
         writer.must_checkpoint = is_void_behind;
@@ -266,23 +270,20 @@ impl PackedFile {
 
     /// The run behind the end of `chain`, if there is one.
     fn successor(&self, chain: &Chain) -> Result<Option<Link>> {
-        for stream in Stream::ALL {
-            for (segment, block) in self.places(&chain.tails[stream.index()]) {
-                let offset = self.geometry.offset_of(segment) + u64::from(block) * BLOCK as u64;
-                let Some((header, changes, checksum)) = self.header_at(segment, offset)? else {
-                    continue;
-                };
-                let room = self.geometry.blocks_of(segment) - block;
-                let fits = (1..=room).contains(&header.blocks);
-                if header.stream == stream
-                    && header.file == self.number
-                    && header.previous == chain.checksum
-                    && header.sequence == chain.sequence + 1
-                    && fits
-                {
-                    self.check_places(offset, &header, &changes)?;
-                    return Ok(Some(Link { segment, header, changes, checksum }));
-                }
+        for (stream, segment, offset) in self.ways_on(chain) {
+            let Some((header, changes, checksum)) = self.header_at(segment, offset)? else {
+                continue;
+            };
+            let end = self.geometry.offset_of(segment) + self.geometry.bytes_of(segment);
+            let fits = (1..=(end - offset) / BLOCK as u64).contains(&u64::from(header.blocks));
+            if header.stream == stream
+                && header.file == self.number
+                && header.previous == chain.checksum
+                && header.sequence == chain.sequence + 1
+                && fits
+            {
+                self.check_places(offset, &header, &changes)?;
+                return Ok(Some(Link { segment, header, changes, checksum }));
             }
         }
         Ok(None)
@@ -305,6 +306,17 @@ impl PackedFile {
             }
             None => Ok(()),
         }
+    }
+
+    /// Where the run behind the end of `chain` can begin: its stream, its segment, and the offset
+    /// in the file.
+    fn ways_on(&self, chain: &Chain) -> impl Iterator<Item = (Stream, u32, u64)> {
+        Stream::ALL.into_iter().flat_map(move |stream| {
+            self.places(&chain.tails[stream.index()]).map(move |(segment, block)| {
+                let offset = self.geometry.offset_of(segment) + u64::from(block) * BLOCK as u64;
+                (stream, segment, offset)
+            })
+        })
     }
 
     /// Where a stream can go on: segment and block.
@@ -464,7 +476,10 @@ fn newest_root(file: &dyn StorageFile) -> Result<Root> {
             Err(Error::WrongFile { file: file.name().into(), why, remedy })
         }
         (Some(root), None) => Ok(root),
-        (None, None) => damaged("none of its roots is whole".into()),
+        (None, None) => {
+            let end = ROOT_BLOCKS * BLOCK as u64;
+            damaged(format!("none of its roots is whole: they are the bytes before offset {end}"))
+        }
     }
 }
 

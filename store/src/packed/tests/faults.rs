@@ -402,8 +402,11 @@ fn a_lost_header_does_not_hide_the_runs_behind_it() {
             let error = reopen(&disk, 2).err().unwrap_or_else(|| {
                 panic!("batches of {batch}: nothing says that run {} is lost", header.sequence)
             });
-            let why = format!("it has lost run {}", header.sequence);
-            assert!(error.to_string().contains(&why), "{error}");
+            let (error, why) = (error.to_string(), format!("it has lost run {}", header.sequence));
+            assert!(error.contains(&why), "{error}");
+            let (_, offsets) = error.split_once("can go on, ").expect("it says where");
+            let names = |named: &str| named.trim_end_matches(':').parse() == Ok(offset);
+            assert!(offsets.split([',', ' ']).any(names), "run at {offset}: {error}");
         }
         assert!(tried >= 3, "{tried}");
     }
