@@ -1,5 +1,5 @@
-//! Rows that move along an index all the time, while others scan it with locks: none is missed, and
-//! none is met twice.
+//! Rows that move along an index all the time, also to where others have just been, while others
+//! scan it with locks: none is missed, and none is met twice.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,8 +16,6 @@ use tidepool::{
 };
 
 const ROWS: u16 = 60;
-/// Places in the index that rows move between.
-const PLACES: u16 = 3000;
 const MOVERS: u64 = 4;
 const SCANNERS: u64 = 4;
 /// Statements of each scanner.
@@ -25,12 +23,34 @@ const SCANS: usize = 150;
 const CLUSTERED: usize = Table::CLUSTERED;
 const BY_PLACE: usize = 1;
 
-/// Key of a row in the index by place.
-fn place_key(place: u16, row: u16) -> Vec<u8> {
-    [place.to_be_bytes(), row.to_be_bytes()].concat()
+/// The places in the index that rows move between.
+#[derive(Clone, Copy, Debug)]
+enum Places {
+    /// Many, each for any number of rows: a key is one row's for ever.
+    Shared,
+    /// Few, each for one row: a row soon comes to where another has been.
+    Single,
 }
 
-fn open() -> (Db, Arc<Table>) {
+impl Places {
+    fn count(self) -> u16 {
+        match self {
+            Places::Shared => 3000,
+            Places::Single => 90,
+        }
+    }
+
+    /// Key of a row in the index by place; the value names the row.
+    fn key(self, place: u16, row: u16) -> Vec<u8> {
+        let mut key = place.to_be_bytes().to_vec();
+        if matches!(self, Places::Shared) {
+            key.extend(row.to_be_bytes());
+        }
+        key
+    }
+}
+
+fn open(places: Places) -> (Db, Arc<Table>) {
     let options = Options {
         page_size: 4096,
         buffer_pool_size_bytes: 16 << 20,
@@ -42,18 +62,23 @@ fn open() -> (Db, Arc<Table>) {
     let table = db.create_table("t", &def).unwrap();
     let mut trx = db.begin(TransactionOptions::default());
     for row in 0..ROWS {
-        let place = row * (PLACES / ROWS);
+        let place = row * (places.count() / ROWS);
         trx.insert(&table, CLUSTERED, &row.to_be_bytes(), &place.to_be_bytes()).unwrap();
-        trx.insert(&table, BY_PLACE, &place_key(place, row), b"").unwrap();
+        trx.insert(&table, BY_PLACE, &places.key(place, row), &row.to_be_bytes()).unwrap();
     }
     trx.commit().unwrap();
     (db, table)
 }
 
 /// Moves a row, as an UPDATE by the index does: its entry there is locked first. False if it has
-/// moved meanwhile.
-fn move_row(trx: &mut Transaction, table: &Arc<Table>, random: &mut StdRng) -> Result<bool> {
-    let (row, to) = (random.random_range(0..ROWS), random.random_range(0..PLACES));
+/// moved since.
+fn move_row(
+    trx: &mut Transaction,
+    table: &Arc<Table>,
+    places: Places,
+    random: &mut StdRng,
+) -> Result<bool> {
+    let (row, to) = (random.random_range(0..ROWS), random.random_range(0..places.count()));
     let (key, wait, mut value) = (row.to_be_bytes(), LockWait::Wait, Vec::new());
     trx.begin_statement();
     assert!(trx.read(
@@ -63,15 +88,18 @@ fn move_row(trx: &mut Transaction, table: &Arc<Table>, random: &mut StdRng) -> R
     )?);
     trx.end_statement();
     let from = u16::from_be_bytes(value[..].try_into().expect("two bytes"));
-    let (old, new) = (place_key(from, row), place_key(to, row));
+    let (old, new) = (places.key(from, row), places.key(to, row));
     let lock = LockMode::Exclusive;
     trx.begin_statement();
-    let is_there = trx.read(table, BY_PLACE, ReadRequest::presence(&old).locked(lock, wait))?;
+    let mut there = Vec::new();
+    let is_there =
+        trx.read(table, BY_PLACE, ReadRequest::new(&old, &mut there).locked(lock, wait))?
+            && there == key;
     if is_there && from != to {
         assert!(trx.read(table, CLUSTERED, ReadRequest::presence(&key).locked(lock, wait))?);
         trx.update(table, CLUSTERED, &key, &to.to_be_bytes())?;
         trx.move_away(table, BY_PLACE, &old)?;
-        trx.insert(table, BY_PLACE, &new, b"")?;
+        trx.insert(table, BY_PLACE, &new, &key)?;
     }
     trx.end_statement();
     trx.commit()?;
@@ -91,7 +119,7 @@ enum How {
 fn scan(
     trx: &mut Transaction,
     table: &Arc<Table>,
-    how: How,
+    (places, how): (Places, How),
     random: &mut StdRng,
 ) -> Result<Vec<u16>> {
     const PIECES: u16 = 6;
@@ -106,14 +134,14 @@ fn scan(
             How::Forward => cursor.first(trx)?,
             How::Backward => cursor.last(trx)?,
             How::Pieces => {
-                let width = PLACES / PIECES;
-                let end = place_key((piece + 1) * width, 0);
+                let width = places.count() / PIECES;
+                let end = places.key((piece + 1) * width, 0);
                 cursor.set_end(Bound::Excluded(&end));
-                cursor.seek(trx, &place_key(piece * width, 0), Seek::AtOrAfter)?
+                cursor.seek(trx, &places.key(piece * width, 0), Seek::AtOrAfter)?
             }
         };
         while more {
-            let row = u16::from_be_bytes([cursor.key()[2], cursor.key()[3]]);
+            let row = u16::from_be_bytes(cursor.value().try_into().expect("two bytes"));
             let mut value = Vec::new();
             let key = row.to_be_bytes();
             let there = trx.read(
@@ -134,8 +162,11 @@ fn scan(
 
 #[test]
 fn a_statement_meets_each_row_once_or_fails() {
-    for isolation in [Isolation::RepeatableRead, Isolation::ReadCommitted] {
-        let (db, table) = open();
+    let cases = [Places::Shared, Places::Single].map(|places| {
+        [Isolation::RepeatableRead, Isolation::ReadCommitted].map(|isolation| (places, isolation))
+    });
+    for (places, isolation) in cases.into_iter().flatten() {
+        let (db, table) = open(places);
         let stop = AtomicBool::new(false);
         let (moves, scans) = (AtomicU64::new(0), AtomicU64::new(0));
         let (missed, moved, deadlocks) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
@@ -147,9 +178,11 @@ fn a_statement_meets_each_row_once_or_fails() {
                     let isolation = Isolation::ReadCommitted;
                     let mut trx = db.begin(TransactionOptions { isolation, read_only: false });
                     while !stop.load(Ordering::Relaxed) {
-                        match move_row(&mut trx, table, &mut random) {
+                        match move_row(&mut trx, table, places, &mut random) {
                             Ok(moved) => moves.fetch_add(moved.into(), Ordering::Relaxed),
-                            Err(Error::Deadlock | Error::RecordChanged) => {
+                            Err(
+                                Error::Deadlock | Error::RecordChanged | Error::DuplicateKey { .. },
+                            ) => {
                                 trx.rollback().unwrap();
                                 0
                             }
@@ -174,7 +207,7 @@ fn a_statement_meets_each_row_once_or_fails() {
                                 _ => How::Pieces,
                             };
                             trx.begin_statement();
-                            let met = scan(&mut trx, table, how, &mut random);
+                            let met = scan(&mut trx, table, (places, how), &mut random);
                             trx.end_statement();
                             match met {
                                 Ok(mut met) => {
@@ -204,9 +237,10 @@ fn a_statement_meets_each_row_once_or_fails() {
         let [moves, scans, missed, moved, deadlocks] =
             [moves, scans, missed, moved, deadlocks].map(AtomicU64::into_inner);
         eprintln!(
-            "{isolation:?}: {moves} moves; {scans} scans, {missed} not of each row once; {moved} ended because a row had moved, {deadlocks} by deadlocks"
+            "{places:?}, {isolation:?}: {moves} moves; {scans} scans, {missed} not of each row once; \
+             {moved} ended because a row had moved, {deadlocks} by deadlocks"
         );
-        assert_eq!(missed, 0, "of {scans} scans at {isolation:?}");
+        assert_eq!(missed, 0, "of {scans} scans at {isolation:?}, {places:?}");
         assert!(scans > 0 && moved > 0, "{scans} scans, {moved} errors");
         db.close().unwrap();
     }

@@ -589,14 +589,6 @@ impl TransactionCore {
             .is_some_and(|point| writer != self.id() && !point.sees(&self.system.csn, writer))
     }
 
-    /// A locking read meets an entry by `writer`, and has its lock.
-    #[inline]
-    pub(crate) fn meet(&mut self, writer: TrxId) {
-        if self.is_newer_than_statement(writer) {
-            self.reach.meet(writer);
-        }
-    }
-
     /// A locking read leaves out an entry that another has locked.
     pub(crate) fn leave_out(&mut self, entry: &Entry<'_>) {
         self.open_read_point();

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::VersionedTree;
-use super::moved_row::Departure;
+use super::moved_row::RecentVersions;
 use super::read::{ReadRequest, ReadValue};
 use crate::btree::Seek;
 use crate::error::{Error, Remedy, Result};
 use crate::format::entry::{Entry, corrupt_entry};
 use crate::lock::keys::{Acquire, Holders};
 use crate::lock::reach::Reading;
+use crate::lock::version_cache::Before;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::trx::TransactionCore;
 use crate::undo::damage::is_damage;
@@ -290,6 +291,12 @@ impl VersionedTree {
                     match self.lock_entry(trx, key, &entry, mode, wait)? {
                         ReadLock::Skip => {
                             trx.leave_out(&entry);
+                            let recent =
+                                self.recent_of_passed(trx, key, &entry, Reading::Lookup)?;
+                            drop(leaf);
+                            if let Some(recent) = recent {
+                                self.check_departures(trx, recent)?;
+                            }
                             return Ok(false);
                         }
                         ReadLock::Wait(obstacle) => obstacle,
@@ -297,31 +304,33 @@ impl VersionedTree {
                             if trx.conflicts_with_view(entry.trx_id) {
                                 return Err(Error::RecordChanged);
                             }
-                            if entry.is_deleted() {
-                                let gone = Departure::of(trx, &entry, Reading::Lookup);
-                                if !trx.locks_gaps() {
-                                    self.note_absent(trx, key);
-                                }
-                                drop(leaf);
-                                if !trx.locks_gaps() {
-                                    self.unlock(trx, key);
-                                    if let Some(gone) = gone {
-                                        self.check_departure(trx, gone)?;
-                                    }
-                                }
-                                return Ok(false);
+                            let newest = Before::new(entry.flags, entry.trx_id, entry.roll);
+                            let recent = RecentVersions::of(trx, newest, Reading::Lookup)?;
+                            let is_there = !entry.is_deleted();
+                            if is_there {
+                                trx.near = Some(leaf.hint(slot));
+                            } else if !trx.locks_gaps() {
+                                self.note_absent(trx, key);
                             }
-                            trx.meet(entry.trx_id);
-                            trx.near = Some(leaf.hint(slot));
-                            let Some(value) = value.take() else { return Ok(true) };
-                            let flags = entry.flags;
-                            value.clear();
-                            value.extend_from_slice(entry.value);
+                            let value = if is_there { value.take() } else { None };
+                            let value = value.map(|value| {
+                                value.clear();
+                                value.extend_from_slice(entry.value);
+                                (newest.flags, value)
+                            });
                             drop(leaf);
-                            // The lock keeps the chain: no other transaction can replace this
-                            // version.
-                            self.complete(flags, value)?;
-                            return Ok(true);
+                            if !is_there && !trx.locks_gaps() {
+                                self.unlock(trx, key);
+                            }
+                            if let Some(recent) = recent {
+                                self.check_departures(trx, recent)?;
+                            }
+                            if let Some((flags, value)) = value {
+                                // The lock keeps the chain: no other transaction can replace this
+                                // version.
+                                self.complete(flags, value)?;
+                            }
+                            return Ok(is_there);
                         }
                     }
                 }

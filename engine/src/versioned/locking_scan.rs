@@ -4,12 +4,13 @@ use tidepool_pool::Access;
 
 use super::VersionedTree;
 use super::locking::{Obstacle, ReadLock, WaitDeadline};
-use super::moved_row::Departure;
+use super::moved_row::RecentVersions;
 use super::scan::{At, Direction, ScanPosition};
 use crate::btree::LeafRef;
 use crate::error::{Error, Result};
 use crate::format::entry::{Entry, corrupt_entry};
 use crate::lock::reach::{Edge, Reading};
+use crate::lock::version_cache::Before;
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::trx::TransactionCore;
@@ -37,12 +38,12 @@ pub struct LockedEntry {
 
 /// What one leaf gave to a locking read.
 pub(super) enum LeafStep {
-    /// An entry, with these flags, locked.
-    Found(u8),
+    /// An entry, with these flags, locked; and what to check of it.
+    Found(u8, Option<RecentVersions>),
     End,
     NextLeaf,
-    /// The position is past a delete-mark whose row may have moved: `check_departure`.
-    Gone(Departure),
+    /// The position is past an entry that the read does not give, with this to check of it.
+    Passed(RecentVersions),
     /// For the entry with the key found, or for ranges.
     Wait(Obstacle),
 }
@@ -82,9 +83,8 @@ impl LockingScan<'_> {
         let mut deadline = WaitDeadline::default();
         loop {
             match self.step()? {
-                LeafStep::Found(flags) => {
-                    // The lock keeps the overflow chain.
-                    self.tree.complete(flags, &mut self.found.value)?;
+                LeafStep::Found(flags, recent) => {
+                    self.complete(flags, recent)?;
                     return Ok(true);
                 }
                 LeafStep::End => {
@@ -92,12 +92,21 @@ impl LockingScan<'_> {
                     return Ok(false);
                 }
                 LeafStep::NextLeaf => self.trx.check_interrupt()?,
-                LeafStep::Gone(departure) => self.tree.check_departure(self.trx, departure)?,
+                LeafStep::Passed(recent) => self.tree.check_departures(self.trx, recent)?,
                 LeafStep::Wait(obstacle) => {
                     self.tree.wait(self.trx, &self.found.key, obstacle, &mut deadline)?;
                 }
             }
         }
+    }
+
+    /// Makes the entry found whole, without a latch.
+    pub(super) fn complete(&mut self, flags: u8, recent: Option<RecentVersions>) -> Result<()> {
+        if let Some(recent) = recent {
+            self.tree.check_departures(self.trx, recent)?;
+        }
+        // The lock keeps the overflow chain.
+        self.tree.complete(flags, &mut self.found.value)
     }
 
     /// Looks at one leaf.
@@ -175,35 +184,32 @@ impl LockingScan<'_> {
                 }
                 // Else the transaction that deleted it has committed since the check above.
                 if !entry.is_deleted() {
-                    return Ok(Some(self.take(leaf, slot, &entry)));
+                    return self.take(leaf, slot, &entry).map(Some);
                 }
             }
         }
+        let recent = tree.recent_of_passed(self.trx, &self.found.key, &entry, Reading::Scan)?;
         if entry.is_deleted() && !self.trx.locks_gaps() {
             // The read may have locked it by waiting for the transaction that deleted it; a row
             // that is not there needs no lock.
             tree.unlock(self.trx, &self.found.key);
             self.extend_reach(Reached::Found);
-            let is_certain = absent || matches!(lock, ReadLock::Held);
-            if is_certain && let Some(gone) = Departure::of(self.trx, &entry, Reading::Scan) {
-                self.position.pass(&self.found.key);
-                return Ok(Some(LeafStep::Gone(gone)));
-            }
         }
         self.position.pass(&self.found.key);
-        Ok(None)
+        Ok(recent.map(LeafStep::Passed))
     }
 
     /// The entry is locked, and is the one that the read gives.
-    fn take(&mut self, leaf: &LeafRef<'_>, slot: usize, entry: &Entry<'_>) -> LeafStep {
-        self.trx.meet(entry.trx_id);
+    fn take(&mut self, leaf: &LeafRef<'_>, slot: usize, entry: &Entry<'_>) -> Result<LeafStep> {
+        let newest = Before::new(entry.flags, entry.trx_id, entry.roll);
+        let recent = RecentVersions::of(self.trx, newest, Reading::Scan)?;
         self.extend_reach(Reached::Found);
         self.found.value.clear();
         self.found.value.extend_from_slice(entry.value);
         self.position.pass(&self.found.key);
         self.position.near = Some(leaf.hint(slot));
         self.trx.near = self.position.near;
-        LeafStep::Found(entry.flags)
+        Ok(LeafStep::Found(entry.flags, recent))
     }
 
     /// Notes how far a read that locks no gaps has come from its position.

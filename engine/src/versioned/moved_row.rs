@@ -20,22 +20,32 @@
 //!   transaction that made it whether that one inserted an entry into a stretch of the same tree,
 //!   too. If so, the row may have gone there: the statement ends. If not, the row went where the
 //!   statement doesn't look, or went where it is still to come.
+//! - Another row may have come to the place since, and may have gone again. So of each entry that
+//!   was changed after the read point the statement looks at all versions since
+//!   ([`RecentVersions`]).
 //!
 //! An entry that was inserted before the statement came by has been met. So when the statement
-//! first meets an entry of such a transaction, it notes that its commit is visible from here on
+//! first meets a version by such a transaction, it notes that its commit is visible from here on
 //! ([`crate::lock::reach::Reach::meet`]): only stretches read earlier can have been read too early.
 //!
 //! # Latches
-//! Stretches are noted under the leaf's latch. Undo logs are read without any.
+//! Stretches are noted, and the newest versions of an entry are read, under the leaf's latch. Undo
+//! logs are read without any.
 
 use std::collections::BTreeMap;
 
+use tidepool_pool::Access;
+
 use super::VersionedTree;
+use super::read::VersionQuery;
+use crate::btree::Seek;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
-use crate::format::entry::{DELETED, Entry, RollPointer};
+use crate::format::entry::{DELETED, Entry, RollPointer, corrupt_entry};
 use crate::lock::reach::{Meeting, Place, Reading, Stretch};
+use crate::lock::version_cache::Before;
 use crate::trx::TransactionCore;
+use crate::trx::view::ReadView;
 use crate::undo::record::{Body, MARK_MOVED};
 
 /// Keys that are kept of what one transaction has written behind a statement.
@@ -43,26 +53,63 @@ const KEYS_MAX: usize = 100_000;
 /// Undo records that are read between two checks whether the reader was interrupted.
 const UNCHECKED_RECORDS: u32 = 1024;
 
-/// A delete-mark that was committed after a statement's read point.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Departure {
-    writer: TrxId,
-    /// The record of the deletion.
-    roll: RollPointer,
+/// Versions that are looked at under the leaf's latch; each may take a read from the disk.
+const LATCHED_VERSIONS: u32 = 32;
+
+/// The versions of an entry that were committed after a statement's read point, from the newest on.
+#[derive(Debug)]
+pub(super) struct RecentVersions {
     reading: Reading,
+    /// The first that was not looked at.
+    next: Option<Before>,
+    /// Of those looked at, the delete-marks of rows that moved: who made each, and the record of
+    /// the deletion.
+    departures: Vec<(TrxId, RollPointer)>,
 }
 
-impl Departure {
-    /// What to check ([`VersionedTree::check_departure`]) about a delete-mark that is certain, if
-    /// another transaction committed it after the statement's read point.
+impl RecentVersions {
+    /// Those of an entry whose `newest` version is of a transaction that has ended, or is the
+    /// reader's: what to check ([`VersionedTree::check_departures`]) once the latch of its leaf,
+    /// which the caller holds, is gone. Meets the transactions that made them.
+    #[inline]
     pub(super) fn of(
-        trx: &TransactionCore,
-        entry: &Entry<'_>,
+        trx: &mut TransactionCore,
+        newest: Before,
         reading: Reading,
-    ) -> Option<Departure> {
-        debug_assert!(entry.is_deleted());
-        let departure = Departure { writer: entry.trx_id, roll: entry.roll, reading };
-        trx.is_newer_than_statement(entry.trx_id).then_some(departure)
+    ) -> Result<Option<RecentVersions>> {
+        if !trx.is_newer_than_statement(newest.trx_id) {
+            return Ok(None);
+        }
+        let mut recent = RecentVersions { reading, next: Some(newest), departures: Vec::new() };
+        recent.look(trx, LATCHED_VERSIONS)?;
+        let has_to_be_checked = recent.next.is_some() || !recent.departures.is_empty();
+        Ok(has_to_be_checked.then_some(recent))
+    }
+
+    /// Looks at some of the versions. The read point keeps their undo records.
+    fn look(&mut self, trx: &mut TransactionCore, versions_max: u32) -> Result<()> {
+        for _ in 0..versions_max {
+            let newer = self.next.take().filter(|at| trx.is_newer_than_statement(at.trx_id));
+            let Some(Before { flags, trx_id, roll, .. }) = newer else { break };
+            trx.reach.meet(trx_id);
+            if roll.is_none() {
+                break;
+            }
+            let (has_moved, before) = trx.system.undo.read(roll, |record| {
+                let before = match &record.body {
+                    Body::Update(_, prior) | Body::Delete(_, prior) => {
+                        Some(Before::new(prior.flags, prior.trx_id, prior.roll))
+                    }
+                    _ => None,
+                };
+                Ok((record.marks & MARK_MOVED != 0, before))
+            })?;
+            if has_moved && flags & DELETED != 0 {
+                self.departures.push((trx_id, roll));
+            }
+            self.next = before;
+        }
+        Ok(())
     }
 }
 
@@ -75,21 +122,70 @@ impl VersionedTree {
         trx.reach.add_absent(self.place(), key);
     }
 
-    /// An error if the transaction that moved an entry of this tree away has inserted one where
+    /// The recent versions of an entry that others may have locked, and that the statement passes
+    /// over. The leaf is latched.
+    pub(super) fn recent_of_passed(
+        &self,
+        trx: &mut TransactionCore,
+        key: &[u8],
+        entry: &Entry<'_>,
+        reading: Reading,
+    ) -> Result<Option<RecentVersions>> {
+        // The reader has had the lock of what it wrote since before.
+        if trx.read_point().is_none() || entry.trx_id == trx.id() {
+            return Ok(None);
+        }
+        // What is not committed has moved nothing yet.
+        let newest = VersionQuery::new(self, trx, ReadView::COMMITTED).newest_ended(key, entry)?;
+        match newest {
+            Some(newest) => RecentVersions::of(trx, newest, reading),
+            None => Ok(None),
+        }
+    }
+
+    /// The check of an entry that a scan has passed over by what it read without its lock. No latch
+    /// may be held.
+    pub(super) fn check_passed(
+        &self,
+        trx: &mut TransactionCore,
+        key: &[u8],
+        access: Access,
+    ) -> Result<()> {
+        let leaf = self.tree.leaf_shared(Seek::Key(key), access)?;
+        // An insert may have been taken back. Purge leaves what the read point does not see.
+        let Ok(slot) = leaf.find(key) else { return Ok(()) };
+        let entry = Entry::decode(leaf.payload_at(slot))
+            .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+        let recent = self.recent_of_passed(trx, key, &entry, Reading::Scan)?;
+        drop(leaf);
+        recent.map_or(Ok(()), |recent| self.check_departures(trx, recent))
+    }
+
+    /// An error if a transaction that moved one of these versions away has inserted an entry where
     /// this statement had read before. No latch may be held.
+    pub(super) fn check_departures(
+        &self,
+        trx: &mut TransactionCore,
+        mut recent: RecentVersions,
+    ) -> Result<()> {
+        while recent.next.is_some() {
+            trx.check_interrupt()?;
+            recent.look(trx, UNCHECKED_RECORDS)?;
+        }
+        let RecentVersions { reading, departures, .. } = recent;
+        departures.into_iter().try_for_each(|gone| self.check_departure(trx, gone, reading))
+    }
+
+    /// The same of one delete-mark.
     ///
     /// In another tree of the same table only scans count: of a lookup there, an entry of this tree
     /// was the reason.
-    pub(super) fn check_departure(
+    fn check_departure(
         &self,
         trx: &mut TransactionCore,
-        departure: Departure,
+        (writer, roll): (TrxId, RollPointer),
+        reading: Reading,
     ) -> Result<()> {
-        let Departure { writer, roll, reading } = departure;
-        trx.reach.meet(writer);
-        if trx.system.undo.read(roll, |record| Ok(record.marks & MARK_MOVED == 0))? {
-            return Ok(());
-        }
         if let Some(&Meeting::At(clock)) = trx.reach.met.get(&writer) {
             let behind = inserted_behind(trx, writer, roll, clock)?;
             trx.reach.met.insert(writer, Meeting::Behind(behind));
@@ -123,7 +219,8 @@ fn inserted_behind(
     if log.record.trx_id != writer {
         return Err(undo.corrupt(log.start.page, "an undo log of another transaction"));
     }
-    // Of the keys behind: whether it has found an entry there, and whether it has left one.
+    // Of the keys behind: whether it has inserted an entry, and whether it has left one. (A key at
+    // which it has also deleted one may be another row's now.)
     let mut keys: BTreeMap<(u32, Vec<u8>), (bool, bool)> = BTreeMap::new();
     let mut records = 0;
     undo.for_each_record(log.stream, log.start, log.record.end, |_, record| {
@@ -131,21 +228,23 @@ fn inserted_behind(
         if records % UNCHECKED_RECORDS == 0 {
             trx.check_interrupt()?;
         }
-        let (at, found, left) = match record.body {
-            Body::Insert(at) => (at, false, true),
-            Body::Update(at, prior) => (at, prior.flags & DELETED == 0, true),
-            Body::Delete(at, _) => (at, true, false),
+        let (at, inserts, leaves) = match record.body {
+            Body::Insert(at) => (at, true, true),
+            Body::Update(at, prior) => (at, prior.flags & DELETED != 0, true),
+            Body::Delete(at, _) => (at, false, false),
             _ => return Ok(()),
         };
         let is_behind = |stretch: &Stretch| stretch.covers(at.tree, at.key);
         if trx.reach.before(clock).any(is_behind) && keys.len() <= KEYS_MAX {
-            keys.entry((at.tree, at.key.to_vec())).or_insert((found, left)).1 = left;
+            let (inserted, left) = keys.entry((at.tree, at.key.to_vec())).or_default();
+            *inserted |= inserts;
+            *left = leaves;
         }
         Ok(())
     })?;
     // Of more than can be kept, some will have been inserted.
     let is_full = keys.len() > KEYS_MAX;
-    let inserted = |state: &(bool, bool)| is_full || *state == (false, true);
+    let inserted = |state: &(bool, bool)| is_full || *state == (true, true);
     for (tree, key) in keys.iter().filter(|(_, state)| inserted(state)).map(|(key, _)| key) {
         for stretch in trx.reach.before(clock).filter(|stretch| stretch.covers(*tree, key)) {
             let found = (stretch.place, stretch.reading);

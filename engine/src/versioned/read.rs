@@ -235,20 +235,17 @@ impl<'a> VersionQuery<'a> {
         // An active transaction's versions are taken back under the leaf's latch, and only so.
         // Behind them all versions are committed, and purge keeps them: the view is an open one,
         // and does not see them.
-        let system = self.system();
-        let owner = if system.csn.is_active(at.trx_id) { system.owner_of(at.trx_id) } else { None };
-        let Some(owner) = owner else { return Ok(Version::Older(Walk { at, through: None })) };
+        let Some(owner) = self.active_owner(at.trx_id) else {
+            return Ok(Version::Older(Walk { at, through: None }));
+        };
         let before = match owner.version_cache.get(self.tree.id(), key, value) {
             Some(before) => before,
             None => {
-                let stream = system.undo.stream_of(at.roll)?;
-                let (epoch, cuts) = (owner.version_cache.epoch(), system.undo.cuts(stream));
-                let through = Unfinished { owner, epoch, stream, cuts };
+                let through = self.unfinished(owner, at)?;
                 if long_chains == LongChains::Defer {
                     return Ok(Version::Older(Walk { at, through: Some(through) }));
                 }
-                let passed = self.pass_unfinished(key, at, &through, value, long_chains)?;
-                passed.expect("a chain walked under the leaf's latch cannot disappear")
+                self.pass_unfinished_latched(key, at, &through, value)?
             }
         };
         let Some(before) = before else { return Ok(Version::Found(None)) };
@@ -284,6 +281,46 @@ impl<'a> VersionQuery<'a> {
             }
         }
         unreachable!("a chain of versions has an end")
+    }
+
+    /// The newest version of an entry that no active transaction wrote; none if there is none, or
+    /// the entry has none yet. The leaf is latched.
+    pub(super) fn newest_ended(&self, key: &[u8], entry: &Entry<'_>) -> Result<Option<Before>> {
+        let at = Before::new(entry.flags, entry.trx_id, entry.roll);
+        let Some(owner) = self.active_owner(at.trx_id) else { return Ok(Some(at)) };
+        if at.roll.is_none() {
+            return Ok(None);
+        }
+        let mut value = Vec::new();
+        if let Some(before) = owner.version_cache.get(self.tree.id(), key, &mut value) {
+            return Ok(before);
+        }
+        value.extend_from_slice(entry.value);
+        let through = self.unfinished(owner, at)?;
+        self.pass_unfinished_latched(key, at, &through, &mut value)
+    }
+
+    fn active_owner(&self, id: TrxId) -> Option<Arc<Owner>> {
+        let system = self.system();
+        if system.csn.is_active(id) { system.owner_of(id) } else { None }
+    }
+
+    fn unfinished(&self, owner: Arc<Owner>, at: Before) -> Result<Unfinished> {
+        let undo = &self.system().undo;
+        let stream = undo.stream_of(at.roll)?;
+        let (epoch, cuts) = (owner.version_cache.epoch(), undo.cuts(stream));
+        Ok(Unfinished { owner, epoch, stream, cuts })
+    }
+
+    fn pass_unfinished_latched(
+        &self,
+        key: &[u8],
+        at: Before,
+        through: &Unfinished,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Before>> {
+        let passed = self.pass_unfinished(key, at, through, value, LongChains::WalkLatched)?;
+        Ok(passed.expect("a chain walked under the leaf's latch cannot disappear"))
     }
 
     /// From a version by an active transaction to the newest one that another transaction wrote,

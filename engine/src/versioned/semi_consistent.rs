@@ -71,14 +71,13 @@ impl LockingScan<'_> {
     fn next_or_peek(&mut self) -> Result<Peek> {
         loop {
             match self.step() {
-                Ok(LeafStep::Found(flags)) => {
-                    // The lock keeps the overflow chain.
-                    self.tree.complete(flags, &mut self.found.value)?;
+                Ok(LeafStep::Found(flags, recent)) => {
+                    self.complete(flags, recent)?;
                     return Ok(Peek::Locked);
                 }
                 Ok(LeafStep::End) => return Ok(Peek::End),
                 Ok(LeafStep::NextLeaf) => self.trx.check_interrupt()?,
-                Ok(LeafStep::Gone(departure)) => self.tree.check_departure(self.trx, departure)?,
+                Ok(LeafStep::Passed(recent)) => self.tree.check_departures(self.trx, recent)?,
                 // For a transaction that is just ending, and for no other.
                 Ok(LeafStep::Wait(obstacle)) => {
                     let mut deadline = WaitDeadline::default();
@@ -88,6 +87,8 @@ impl LockingScan<'_> {
                     let (access, LockedEntry { key, value }) =
                         (self.request.access, &mut *self.found);
                     let found = self.tree.peek(self.trx, key, access, value)?;
+                    // Not before the look at the value: a row may leave in between.
+                    self.tree.check_passed(self.trx, key, access)?;
                     self.extend_reach(Reached::Found);
                     self.position.pass(&self.found.key);
                     if found {

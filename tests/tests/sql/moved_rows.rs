@@ -125,6 +125,28 @@ fn a_statement_that_would_miss_a_row_ends_with_an_error() {
             "UPDATE mv FORCE INDEX (k) SET v = v + 1 WHERE k >= 0",
             &["UPDATE mv SET k = 550 WHERE id = 50", "UPDATE mv SET k = 5 WHERE id = 50"],
         ),
+        // Another row comes to the place that the row has left, or comes and goes.
+        (
+            "UPDATE mv FORCE INDEX (PRIMARY) SET v = v + 1 WHERE id >= -100",
+            &["UPDATE mv SET id = -5 WHERE id = 50", "INSERT INTO mv VALUES (50, 7, 7, 0)"],
+        ),
+        (
+            "UPDATE mv FORCE INDEX (PRIMARY) SET v = v + 1 WHERE id >= -100",
+            &["UPDATE mv SET id = -5 WHERE id = 50", "UPDATE mv SET id = 50 WHERE id = 60"],
+        ),
+        (
+            "UPDATE mv FORCE INDEX (PRIMARY) SET v = v + 1 WHERE id >= -100",
+            &[
+                "UPDATE mv SET id = -5 WHERE id = 50",
+                "INSERT INTO mv VALUES (50, 7, 7, 0)",
+                "UPDATE mv SET v = 5 WHERE id = 50",
+                "DELETE FROM mv WHERE id = 50",
+            ],
+        ),
+        (
+            "SELECT id + v * 0 FROM mv FORCE INDEX (u) WHERE u IN (5, 300, 500) FOR UPDATE",
+            &["UPDATE mv SET u = 5 WHERE id = 50", "UPDATE mv SET u = 500 WHERE id = 60"],
+        ),
         // The inner table of a join.
         (
             "SELECT STRAIGHT_JOIN mv.id + mv.v * 0 FROM other JOIN mv FORCE INDEX (k) ON mv.k = other.k - 5 + 5 ORDER BY other.id FOR UPDATE",
@@ -157,6 +179,49 @@ fn a_statement_that_would_miss_a_row_ends_with_an_error() {
     );
     run(&mut conn, &["SET GLOBAL tidepool_lost_update_check = ON"]);
     check(&mut conn, "mv");
+}
+
+/// At these levels a statement leaves rows unlocked that it does not want, or that others have
+/// locked.
+#[test]
+fn a_row_that_moves_where_others_move_too_is_not_missed() {
+    let server = server("moved_rows_beside_others");
+    let cases: &[(&str, &[&str])] = &[
+        // Two rows change places, by one transaction.
+        (
+            "UPDATE mv FORCE INDEX (PRIMARY) SET v = v + 1 WHERE id >= -100 AND k <> 50",
+            &[
+                "BEGIN",
+                "UPDATE mv SET id = 100 WHERE id = 5",
+                "UPDATE mv SET id = 5 WHERE id = 50",
+                "UPDATE mv SET id = 50 WHERE id = 100",
+                "COMMIT",
+            ],
+        ),
+        // One comes to the place that the row has left, and is not committed.
+        (
+            "UPDATE mv FORCE INDEX (PRIMARY) SET v = v + 1 WHERE id >= -100 AND k <> 7",
+            &[
+                "UPDATE mv SET id = -5 WHERE id = 50",
+                "BEGIN",
+                "INSERT INTO mv VALUES (50, 7, 7, 0)",
+                "UPDATE mv SET v = 1 WHERE id = 50",
+            ],
+        ),
+    ];
+    for level in &LEVELS[..2] {
+        for (statement, moves) in cases {
+            let outcome = race(&server, level, statement, moves);
+            assert_eq!(outcome, Outcome::Error(CHECKREAD), "{level}: {statement}: {moves:?}");
+        }
+    }
+    // What is not committed has moved nothing yet.
+    let moves = ["BEGIN", "UPDATE mv SET id = -5, k = 7 WHERE id = 50"];
+    let statement = "UPDATE mv FORCE INDEX (PRIMARY) SET v = v + 1 WHERE id >= -100 AND k <> 500";
+    for level in &LEVELS[..2] {
+        assert_eq!(race(&server, level, statement, &moves), Outcome::Changed(59), "{level}");
+    }
+    check(&mut server.connect_to("test"), "mv");
 }
 
 #[test]
@@ -326,7 +391,10 @@ fn a_cascade_leaves_no_child_behind() {
              FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
         ],
     );
-    for level in LEVELS {
+    let alone: &[&str] = &["UPDATE child SET id = 5 WHERE id = 500"];
+    // Another child comes to its place.
+    let followed = &[alone[0], "UPDATE child SET id = 500 WHERE id = 510"];
+    for (level, moves) in LEVELS.into_iter().flat_map(|level| [(level, alone), (level, followed)]) {
         run(
             &mut conn,
             &[
@@ -348,14 +416,14 @@ fn a_cascade_leaves_no_child_behind() {
             let mut mover = server.connect_to("test");
             let waits = "SELECT COUNT(*) FROM information_schema.TIDEPOOL_TRX WHERE trx_state = 'LOCK WAIT'";
             wait_until(PATIENCE, statement_waits(), || number(&mut mover, waits) == 1);
-            run(&mut mover, &["UPDATE child SET id = 5 WHERE id = 500"]);
+            run(&mut mover, moves);
             run(&mut conn, &["COMMIT"]);
             delete.join().expect("the statement's thread")
         });
         let orphans =
             "SELECT COUNT(*) FROM child LEFT JOIN parent ON parent.id = p WHERE parent.id IS NULL";
-        assert_eq!(number(&mut conn, orphans), 0, "{level}: {deleted:?}");
-        assert_eq!(deleted, Outcome::Error(CHECKREAD), "{level}");
+        assert_eq!(number(&mut conn, orphans), 0, "{level}: {moves:?}: {deleted:?}");
+        assert_eq!(deleted, Outcome::Error(CHECKREAD), "{level}: {moves:?}");
         run(&mut conn, &["DELETE FROM parent WHERE id = 1"]);
         assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM child"), 0);
     }
