@@ -38,7 +38,7 @@ scripts! {
     dirty_write dirty_read aborted_read intermediate_read circular_information_flow fuzzy_read phantom
     lost_update read_skew write_skew write_skew_predicate observed_transaction_vanishes
     cursor_lost_update read_only_anomaly deadlock no_wait skip_locked savepoint own_writes kill
-    duplicate_key delete_and_insert range_boundary moved_row
+    duplicate_key delete_and_insert range_boundary moved_row absent_key
 }
 
 fn run(script: &str) {

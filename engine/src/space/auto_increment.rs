@@ -13,8 +13,13 @@
 //!   ([`AutoIncrement::settle`]).
 //!
 //! # Latching
-//! The header page is latched last, as for allocation. `persisted` changes only under its latch.
-//! The mutex of `reserved_to` is taken before any latch.
+//! The header page is latched last, as for allocation. The mutex of `reserved_to` is taken before
+//! any latch.
+//!
+//! `persisted` never has a value that the log does not have yet: an insert that trusts it could be
+//! durable when the raise is not. So the raise of an insert leaves it alone, and the thread that
+//! latches the header next learns what is there. It changes under that latch, or under the mutex,
+//! which keeps resets away.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +42,7 @@ const AHEAD: u64 = 128;
 pub struct AutoIncrement {
     /// The next value to give.
     next: AtomicU64,
-    /// What the header page has, or had before a raise that is under way.
+    /// A value that the log has of the header page, or a lower one.
     persisted: AtomicU64,
     /// The header's value, where [`AutoIncrement::reserve`] has raised it ahead in this life; else
     /// 0. Its mutex orders those who reserve values.
@@ -47,8 +52,7 @@ pub struct AutoIncrement {
 /// A raise of the header's counter, whose page is latched.
 #[derive(Debug)]
 #[must_use]
-pub struct Raise<'c> {
-    counter: &'c AutoIncrement,
+pub struct Raise {
     header: PageHandle,
     next: u64,
     /// How many bytes of the value differ from the page's, from the lowest on.
@@ -76,12 +80,12 @@ impl AutoIncrement {
 
     /// Latches the header page for a raise to `next`; `None` if it has that already. Nothing is
     /// changed yet.
-    pub fn latch<'a, 'c>(
-        &'c self,
+    pub fn latch<'a>(
+        &self,
         mtr: &mut Mtr<'a>,
         space: &'a Space,
         next: u64,
-    ) -> Result<Option<Raise<'c>>> {
+    ) -> Result<Option<Raise>> {
         if next <= self.persisted.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -89,6 +93,9 @@ impl AutoIncrement {
         let header = mtr.exclusive(space, 0)?;
         check_page(space, 0, mtr.page(header), PageType::SPACE_HEADER)?;
         let on_page = u64_at(mtr.page(header), AUTO_INCREMENT_AT);
+        if !was_latched {
+            self.persisted.store(on_page, Ordering::Release);
+        }
         if next <= on_page {
             if !was_latched {
                 mtr.release(header);
@@ -96,7 +103,7 @@ impl AutoIncrement {
             return Ok(None);
         }
         let changed_len = (u64::BITS - (next ^ on_page).leading_zeros()).div_ceil(8) as usize;
-        Ok(Some(Raise { counter: self, header, next, changed_len }))
+        Ok(Some(Raise { header, next, changed_len }))
     }
 
     /// Raises the header to `next`, in a mini-transaction for this alone, and the next value to
@@ -127,6 +134,8 @@ impl AutoIncrement {
                     raise.apply(&mut mtr);
                 }
                 mtr.commit();
+                // The log has it now, and a reset waits for the mutex.
+                self.persisted.fetch_max(ahead, Ordering::AcqRel);
                 *reserved_to = ahead;
             }
             // An insert of another thread may have gone past it.
@@ -143,7 +152,7 @@ impl AutoIncrement {
     pub fn reset(&self, env: &Env, space: &Space, next: u64) -> Result<Lsn> {
         let mut reserved_to = self.reserved_to.lock();
         let next = next.max(1);
-        let lsn = self.write(env, space, next)?;
+        let lsn = self.write(env, space, |_| next)?;
         self.next.store(next, Ordering::Release);
         *reserved_to = 0;
         Ok(lsn)
@@ -152,30 +161,31 @@ impl AutoIncrement {
     /// Takes the header back from what was reserved to what was given: what a clean close leaves.
     pub fn settle(&self, env: &Env, space: &Space) -> Result<()> {
         let mut reserved_to = self.reserved_to.lock();
-        if *reserved_to == self.persisted.load(Ordering::Acquire) && *reserved_to > self.next() {
-            self.write(env, space, self.next())?;
+        let (reserved, next) = (std::mem::take(&mut *reserved_to), self.next());
+        if reserved > next {
+            self.write(env, space, |on_page| if on_page == reserved { next } else { on_page })?;
         }
-        *reserved_to = 0;
         Ok(())
     }
 
-    fn write(&self, env: &Env, space: &Space, value: u64) -> Result<Lsn> {
+    /// Changes the header to what `value` makes of its value.
+    fn write(&self, env: &Env, space: &Space, value: impl FnOnce(u64) -> u64) -> Result<Lsn> {
         let mut mtr = Mtr::begin(env)?;
         let header = mtr.exclusive(space, 0)?;
+        let on_page = u64_at(mtr.page(header), AUTO_INCREMENT_AT);
+        let value = value(on_page);
         let bytes = value.to_le_bytes();
         mtr.apply(header, &PageOp::Write { offset: AUTO_INCREMENT_AT as u32, bytes: &bytes });
-        self.persisted.store(value, Ordering::Release);
+        self.persisted.store(value.min(on_page), Ordering::Release);
         Ok(mtr.commit())
     }
 }
 
-impl Raise<'_> {
+impl Raise {
     /// Changes the page. From its mini-transaction's commit on the header has the value.
     pub fn apply(self, mtr: &mut Mtr<'_>) {
         let bytes = &self.next.to_le_bytes()[..self.changed_len];
         mtr.apply(self.header, &PageOp::Write { offset: AUTO_INCREMENT_AT as u32, bytes });
-        // Under the latch: a reset comes before or after both.
-        self.counter.persisted.store(self.next, Ordering::Release);
     }
 }
 
@@ -246,6 +256,25 @@ mod tests {
         assert_eq!(at.header(), 500);
         assert_eq!(at.reserve(&counter, 5), 600);
         assert!(at.header() >= 605);
+    }
+
+    /// Between the change of the page and the mini-transaction's commit, the log does not have it.
+    #[test]
+    fn no_insert_trusts_a_raise_that_is_not_in_the_log_yet() {
+        let at = Fixture::new();
+        let counter = AutoIncrement::new(0);
+        let known = || counter.persisted.load(Ordering::Acquire);
+        let mut mtr = Mtr::begin(&at.env).unwrap();
+        counter.latch(&mut mtr, &at.space, 11).unwrap().expect("a raise").apply(&mut mtr);
+        assert_eq!(known(), 0);
+        mtr.commit();
+        let mut mtr = Mtr::begin(&at.env).unwrap();
+        assert!(counter.latch(&mut mtr, &at.space, 10).unwrap().is_none());
+        assert_eq!((mtr.commit(), known()), (Lsn(0), 11));
+        counter.reset(&at.env, &at.space, 500).unwrap();
+        assert_eq!((known(), at.header()), (11, 500));
+        counter.reset(&at.env, &at.space, 5).unwrap();
+        assert_eq!((known(), at.header()), (5, 5));
     }
 
     #[test]

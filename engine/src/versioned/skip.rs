@@ -13,7 +13,7 @@
 //! Purge frees the undo of a transaction once every view sees it. A reader follows the pointer only
 //! if its view does not see the writer of the target's version, so the target is still there. That
 //! holds however old the pointer is, and even if the target was freed while the pointer was being
-//! made.
+//! made. Its page may have another record by then: one of another entry ends the search.
 
 use crate::format::entry::{Entry, RollPointer};
 use crate::trx::TrxSystem;
@@ -26,8 +26,14 @@ const INTERVAL: u64 = 64;
 const STEPS_MAX: u64 = 16 * INTERVAL;
 
 /// The skip pointer of the undo record at `at`, which undoes a change of `prior`; `None` if the
-/// record is to have none. The entry's leaf is latched, the page of the new record is not.
-pub(super) fn skip_pointer(system: &TrxSystem, prior: &Entry<'_>, at: RollPointer) -> Option<Skip> {
+/// record is to have none. The leaf of the entry, which has this tree and key, is latched; the page
+/// of the new record is not.
+pub(super) fn skip_pointer(
+    system: &TrxSystem,
+    (tree, key): (u32, &[u8]),
+    prior: &Entry<'_>,
+    at: RollPointer,
+) -> Option<Skip> {
     if prior.roll.is_none() || !is_chosen(at) {
         return None;
     }
@@ -38,7 +44,9 @@ pub(super) fn skip_pointer(system: &TrxSystem, prior: &Entry<'_>, at: RollPointe
     let mut version = Skip { trx_id: prior.trx_id, roll: prior.roll };
     for _ in 0..STEPS_MAX {
         let read = system.undo.read(version.roll, |record| match record.body {
-            Body::Update(_, before) | Body::Delete(_, before) => {
+            Body::Update(place, before) | Body::Delete(place, before)
+                if (place.tree, place.key) == (tree, key) =>
+            {
                 let older = Skip { trx_id: before.trx_id, roll: before.roll };
                 Ok((record.skip.is_some(), older))
             }

@@ -20,6 +20,7 @@ use tidepool_pool::{Access, PageId};
 
 use super::VersionedTree;
 use super::locking::{Obstacle, ReadLock, WaitDeadline};
+use super::read::ReadRequest;
 use super::settle::settle;
 use super::skip::skip_pointer;
 use crate::btree::{LeafMut, Seek, max_key_len};
@@ -102,6 +103,8 @@ enum Attempt {
     StoreValue,
     /// The entry exists: a duplicate. It may have to be locked.
     Duplicate,
+    /// There is no entry to change.
+    Absent,
 }
 
 /// A value as the entry holds it.
@@ -202,6 +205,14 @@ impl VersionedTree {
                     let value = change.value().expect("a delete stores no value");
                     stored = Some(self.store_long_value(trx, value)?);
                 }
+                Attempt::Absent => {
+                    // That there is none is an answer: at SERIALIZABLE it stays true.
+                    let absence =
+                        ReadRequest::presence(key).locked(LockMode::Shared, LockWait::Wait);
+                    if !trx.locks_gaps() || !self.locking_read(trx, absence)? {
+                        return Err(Error::NotFound);
+                    }
+                }
                 Attempt::Duplicate => {
                     let Change::Insert(Insertion { on_duplicate: mode, .. }) = change else {
                         unreachable!("only an insert finds a duplicate");
@@ -265,7 +276,7 @@ impl VersionedTree {
             }
         }
         if !live && !change.is_of_new() {
-            return Err(Error::NotFound);
+            return Ok(Attempt::Absent);
         }
         let (flags, value) = match (change, &entry) {
             (Change::Delete | Change::MoveAway, Some(entry)) => {
@@ -303,7 +314,7 @@ impl VersionedTree {
         }
         let skip = match (change, &entry) {
             (Change::Insert(..) | Change::Update(_) | Change::Put(_), Some(entry)) => {
-                skip_pointer(system, entry, log.next())
+                skip_pointer(system, (self.id(), key), entry, log.next())
             }
             _ => None,
         };
