@@ -265,7 +265,7 @@ impl From<StorageError> for Error {
             let remedies = Remedies::of_damaged(&error.file);
             Error::lost(&*error.file, format!("{}: it was cut short", error.what()), remedies)
         } else {
-            Error::Io { file: error.file.to_string(), what: error.to_string() }
+            Error::io(&error)
         }
     }
 }
@@ -287,6 +287,12 @@ impl From<PoolError> for Error {
 }
 
 impl Error {
+    /// A [`Error::Io`] whatever the kernel's reason, also where a [`StorageError`] becomes another
+    /// error by that.
+    pub(crate) fn io(error: &StorageError) -> Self {
+        Error::Io { file: error.file.to_string(), what: error.to_string() }
+    }
+
     /// A [`Error::Corrupt`] from anything printable. What to do depends on what the file is for.
     pub fn corrupt(file: impl Into<String>, page: u32, why: impl fmt::Display) -> Self {
         let file = file.into();

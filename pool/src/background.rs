@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::background_task::StepRunner;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::priority::{MemoryThreads, Priority};
 use crate::stats::thread_time;
 use crate::thread_observer::Threads;
@@ -156,13 +156,12 @@ impl Background {
         for task in tasks {
             let (owner, task) = (Arc::downgrade(owner), *task);
             let (wakeups, priority) = (self.wakeups.clone(), self.priority.clone());
-            let thread = self.starter.spawn(task.name, move || {
+            threads.push(self.starter.spawn(task.name, move || {
                 if task.urgency == Urgency::OfSizes {
                     priority.raise();
                 }
                 run(&owner, (task.wakeup)(&wakeups), &task);
-            });
-            threads.push(thread.map_err(|error| Error::system("the pool", error))?);
+            })?);
         }
         Ok(())
     }

@@ -5,9 +5,10 @@
 //! them.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+use crate::error::{Error, Result};
 
 /// Hears of each thread, in the thread itself. A panic in here is a panic of the thread.
 pub trait ThreadObserver: Send + Sync {
@@ -32,11 +33,7 @@ impl Threads {
     ///
     /// # Errors
     /// The process can't have another thread; the error names it.
-    pub fn spawn(
-        &self,
-        name: &str,
-        run: impl FnOnce() + Send + 'static,
-    ) -> io::Result<JoinHandle<()>> {
+    pub fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         let thread = thread::Builder::new().name(name.to_owned());
         let started = match self.0.clone() {
             None => thread.spawn(run),
@@ -49,9 +46,7 @@ impl Threads {
                 })
             }
         };
-        started.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot start thread {name}: {error}"))
-        })
+        started.map_err(|error| Error::system(format!("starting thread {name}"), error))
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidepool_pool::Wakeup;
 
 use super::Inner;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The thread, if it was started, and what it sleeps on.
 #[derive(Default)]
@@ -29,10 +29,7 @@ impl Worker {
     ) -> Result<()> {
         let threads = inner.env.pool().threads();
         let (inner, wakeup) = (Arc::downgrade(inner), self.wakeup.clone());
-        let thread = threads
-            .spawn(name, move || run(&inner, &wakeup))
-            .map_err(|error| Error::Storage(error.to_string()))?;
-        *self.thread.lock() = Some(thread);
+        *self.thread.lock() = Some(threads.spawn(name, move || run(&inner, &wakeup))?);
         Ok(())
     }
 

@@ -196,8 +196,7 @@ impl Background {
         name: &str,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<()> {
-        let thread = threads.spawn(name, run).map_err(|error| Error::Storage(error.to_string()))?;
-        self.threads.lock().push(thread);
+        self.threads.lock().push(threads.spawn(name, run)?);
         Ok(())
     }
 

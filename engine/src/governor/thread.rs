@@ -17,6 +17,7 @@ use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
 use tidepool_pool::StepRunner;
 
 use super::PoolGovernor;
+use crate::error::Result;
 
 /// The longest time between two full readings: a limit that is lowered must be seen, and answered,
 /// within 100 ms.
@@ -42,7 +43,7 @@ pub(super) struct Thread {
 
 impl Thread {
     /// Starts it. It holds the governor weakly while it sleeps.
-    pub(super) fn start(governor: &Arc<PoolGovernor>) -> io::Result<Thread> {
+    pub(super) fn start(governor: &Arc<PoolGovernor>) -> Result<Thread> {
         let stop = Arc::new(AtomicBool::new(false));
         let (weak, bell, stopped) = (Arc::downgrade(governor), governor.bell.clone(), stop.clone());
         let threads = governor.pool.threads();

@@ -298,20 +298,22 @@ impl RedoLog {
         let may_outgrow = self.may_outgrow(&ring);
         let leaves_disk = self.leaves_disk.load(Ordering::Relaxed);
         let oversized = ring.oversized_spare(capacity).filter(|_| !may_outgrow && !leaves_disk);
-        let replaced = oversized.unwrap_or(0);
+        // The bytes of that file are no part of the capacity.
+        let extra = oversized.unwrap_or(0);
         // What was made beyond the capacity is there to be used.
-        if !may_outgrow && self.or_fail_unless_full(|| ring.remove_spare(capacity + replaced))? {
+        if !may_outgrow && self.or_fail_unless_full(|| ring.remove_spare(capacity + extra))? {
             return Ok(Choice::LookAgain);
         }
-        // Smaller files take its place first: as many as the capacity has room for.
-        let rest = (capacity + 1).saturating_sub(size);
-        let remove = || ring.remove_spare_of(replaced, rest);
-        if replaced > 0 && self.or_fail_unless_full(remove)? {
-            return Ok(Choice::LookAgain);
+        if let Some(bytes) = oversized {
+            // Smaller files take its place first: as many as the capacity has room for.
+            let rest = (capacity + 1).saturating_sub(size);
+            if self.or_fail_unless_full(|| ring.remove_spare_of(bytes, rest))? {
+                return Ok(Choice::LookAgain);
+            }
         }
         self.update_begin_limit(&ring);
-        let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes() - replaced;
-        let is_beyond = ring.total_size() - replaced + size > capacity;
+        let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes() - extra;
+        let is_beyond = ring.total_size() - extra + size > capacity;
         if is_beyond && !may_outgrow {
             // There are as many as there shall be. That another could not be made was when
             // fewer were there, or more were wanted; who waits now waits for a checkpoint,
@@ -319,7 +321,7 @@ impl RedoLog {
             ring.set_growth_error(None);
             return Ok(Choice::Nothing);
         }
-        if replaced == 0 && ahead >= FILES_AHEAD * size {
+        if oversized.is_none() && ahead >= FILES_AHEAD * size {
             return Ok(Choice::Nothing);
         }
         if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
@@ -342,7 +344,7 @@ impl RedoLog {
         }
         let larger = block_floor(ring.total_size() / BEYOND_CAPACITY_SHARE);
         let size = if is_beyond { size.max(larger) } else { size };
-        Ok(Choice::Make { file_no: ring.take_file_no(), size, replaces: replaced > 0 })
+        Ok(Choice::Make { file_no: ring.take_file_no(), size, replaces: oversized.is_some() })
     }
 
     /// Makes one file, if one is wanted. Returns whether to look again.

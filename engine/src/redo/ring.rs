@@ -547,10 +547,7 @@ fn cannot_turn(sizes: impl Iterator<Item = u64>) -> bool {
 /// Syncs a file. A failure is never one that passes when there is room on the disk: what was to be
 /// synced may be lost.
 fn sync(file: &dyn StorageFile) -> Result<()> {
-    file.sync_data().map_err(|error| {
-        let what = error.to_string();
-        Error::Io { file: error.file.to_string(), what }
-    })
+    file.sync_data().map_err(|error| Error::io(&error))
 }
 
 /// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind

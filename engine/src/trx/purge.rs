@@ -347,8 +347,7 @@ impl TrxSystem {
     pub fn start_background(self: &Arc<Self>) -> Result<()> {
         *self.purge_thread.stop.lock() = false;
         let system = Arc::downgrade(self);
-        let thread = self.env.pool().threads().spawn(THREAD, move || run(&system));
-        let thread = thread.map_err(|error| Error::Storage(error.to_string()))?;
+        let thread = self.env.pool().threads().spawn(THREAD, move || run(&system))?;
         *self.purge_thread.handle.lock() = Some(thread);
         Ok(())
     }
