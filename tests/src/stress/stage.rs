@@ -35,9 +35,11 @@ pub enum Count {
     Checks,
     /// Reads that gave what their snapshot's first gave.
     Rereads,
+    /// Transactions that were prepared.
+    Prepared,
 }
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "statements",
     "commits",
     "transactions lost",
@@ -47,6 +49,7 @@ const NAMES: [&str; 9] = [
     "crashes",
     "checks",
     "snapshots read again",
+    "prepared",
 ];
 
 /// How often each thing happened.

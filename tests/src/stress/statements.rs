@@ -177,8 +177,9 @@ fn copy_rows(rng: &mut StdRng, writer: u64, rows: &Rows) -> Statement {
         refused |= after.insert(id + SHIFT, row).is_some();
     }
     let sql = format!(
-        "INSERT INTO m (id, owner, n, v, u, b, t, p) SELECT id + {SHIFT}, owner, n, v, NULL, b, t, p \
-         FROM m WHERE owner = {writer} AND id IN ({})",
+        "INSERT INTO m (id, owner, n, v, u, b, t, p) \
+         SELECT id + {SHIFT}, owner, n, v, NULL, b, t, p FROM m \
+         WHERE owner = {writer} AND id IN ({})",
         joined(low.iter())
     );
     Statement { sql, effect: if refused { Effect::Refused } else { Effect::Leaves(after) } }

@@ -61,6 +61,7 @@ impl Writer<'_> {
         self.prepared = Some(Prepared { rows, known: Known::Nothing });
         if self.run_quietly(&self.xa("PREPARE"))? == Answer::Done {
             self.know(Known::Prepared);
+            self.stage.count(Count::Prepared);
             if self.rng.random_bool(0.3) {
                 self.session.disconnect();
                 self.session.ensure()?;
