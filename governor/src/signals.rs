@@ -306,7 +306,8 @@ impl Reader {
                 refaults: own.refaults(),
             })
         });
-        if signals.levels.is_empty() {
+        // Files that were there give nothing: the group is gone, or the process is in another one.
+        if signals.levels.is_empty() && !self.levels.is_empty() {
             self.find_levels(at);
         }
         let counts_commits =

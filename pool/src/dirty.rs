@@ -50,6 +50,8 @@ const DISORDER_MAX: usize = 64;
 struct Queues {
     /// Ascending.
     fifo: VecDeque<Entry>,
+    /// Longer than this, it is searched for entries that are stale.
+    stale_search_len: usize,
     aside: BTreeSet<Entry>,
     in_flight: BTreeSet<Entry>,
 }
@@ -142,8 +144,11 @@ impl DirtyQueue {
         // Pages written outside the queue's order leave stale entries behind; while its head is
         // stuck they would pile up.
         let stale_min = (4 * frames.limit() as usize).max(4096) / SHARDS;
-        if queues.fifo.len() > stale_min {
+        if queues.fifo.len() > queues.stale_search_len.max(stale_min) {
             queues.fifo.retain(|&(lsn, frame)| is_live(frames, lsn, frame));
+            // A pool that has just become smaller may have more dirty pages than it has room for:
+            // not each page that joins them pays for a search of all.
+            queues.stale_search_len = 2 * queues.fifo.len();
         }
     }
 

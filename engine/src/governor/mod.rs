@@ -162,8 +162,12 @@ pub(crate) struct InitialSizing {
 
 impl InitialSizing {
     /// Reads the signals for the first time. `beside_pool_bytes`: what a budget is charged with
-    /// before anybody can be asked.
-    pub(crate) fn read(options: SizeOptions, beside_pool_bytes: u64) -> InitialSizing {
+    /// before anybody can be asked. `size_max_bytes`: what a pool of such pages can have.
+    pub(crate) fn read(
+        options: SizeOptions,
+        beside_pool_bytes: u64,
+        size_max_bytes: u64,
+    ) -> InitialSizing {
         let mut reader = Reader::new(Root::new(&options.system_root), None);
         let signals = reader.read(Duration::ZERO);
         let total = signals.machine_total_bytes.unwrap_or(0);
@@ -178,7 +182,7 @@ impl InitialSizing {
             journal: Journal::new(JOURNAL_ENTRIES),
             log: LogGate::default(),
             target_bytes: asked_bytes,
-            size_max_bytes: u64::MAX,
+            size_max_bytes,
             changing_since: None,
             appetite: Appetite::default(),
             returning: Returning::default(),
@@ -214,15 +218,15 @@ impl InitialSizing {
     /// When the process can't have another thread or file descriptor.
     pub(crate) fn govern(mut self, pool: Arc<Pool>, background: bool) -> Result<Arc<PoolGovernor>> {
         self.control.size_max_bytes = pool.size_max_bytes();
-        let refused = |error: std::io::Error| Error::Storage(format!("the governor: {error}"));
+        let bell = Bell::new().map_err(|error| Error::Storage(format!("the governor: {error}")))?;
         let governor = Arc::new(PoolGovernor {
             pool,
             control: Mutex::new(self.control),
-            bell: Bell::new().map_err(refused)?,
+            bell,
             thread: Mutex::new(None),
         });
         if background {
-            *governor.thread.lock() = Some(Thread::start(&governor).map_err(refused)?);
+            *governor.thread.lock() = Some(Thread::start(&governor)?);
         }
         Ok(governor)
     }

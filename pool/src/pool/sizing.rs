@@ -7,6 +7,8 @@ use super::Pool;
 use crate::advisor::{Advice, Need};
 use crate::config::CompressedTier;
 use crate::error::Result;
+use crate::latch::MAX_FRAMES;
+use crate::page::PageSize;
 use crate::priority::Priority;
 use crate::replacement::ReplacementConfig;
 use crate::resize::ResizeStatus;
@@ -26,6 +28,11 @@ impl Pool {
     /// Bytes of frames that the pool may use as its size is now.
     pub fn size_limit_bytes(&self) -> u64 {
         self.core.frames.limit() as u64 * self.page_size().bytes() as u64
+    }
+
+    /// The most bytes of frames that any pool can have.
+    pub fn size_limit_bytes(page_size: PageSize) -> u64 {
+        u64::from(MAX_FRAMES) * page_size.bytes() as u64
     }
 
     /// The most bytes of frames that [`Pool::set_size`] can give: those that address space is

@@ -145,7 +145,7 @@ impl Tide {
 
     /// From now on, an epoch's uses lie ahead.
     fn begin_epoch(&self, state: &State) {
-        let uses = state.capacity as u64 * u64::from(state.setting.epoch_uses);
+        let uses = state.uses_of_epoch();
         self.epoch_ends.store(self.ticks.load(Relaxed) + uses, Relaxed);
     }
 
@@ -283,7 +283,9 @@ impl Replacement for Tide {
         {
             state.ghosts = ghosts;
         }
-        self.begin_epoch(&state);
+        // Never later than before: where the size changes all the time, no epoch would end.
+        let uses = state.uses_of_epoch();
+        self.epoch_ends.fetch_min(self.ticks.load(Relaxed) + uses, Relaxed);
     }
 
     fn waits(&self) -> u64 {

@@ -183,6 +183,11 @@ impl State {
         })
     }
 
+    /// Uses after which an epoch ends.
+    pub(super) fn uses_of_epoch(&self) -> u64 {
+        self.capacity as u64 * u64::from(self.setting.epoch_uses)
+    }
+
     /// Whether enough has come in for a new generation to begin, and its list is free. While the
     /// pool fills, generations are so long that they last until it is full.
     pub(super) fn generation_is_over(&self, now: Now) -> bool {

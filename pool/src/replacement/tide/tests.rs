@@ -183,6 +183,18 @@ fn naming_pages_without_evicting_them_changes_no_order() {
     }
 }
 
+/// As under a governor that changes the size every few seconds.
+#[test]
+fn sizes_that_change_all_the_time_do_not_hold_an_epoch_up() {
+    let tide = Tide::new(TideConfig { fixed: Some(SETTINGS[0]) }, 1000).unwrap();
+    let (before, uses) = (tide.now(), tide.state.lock().uses_of_epoch());
+    for size in [990, 1000, 980, 1000, 990] {
+        tide.ticks.fetch_add(uses / 4, Relaxed);
+        tide.set_capacity(size);
+    }
+    assert_ne!(tide.keep_time(&mut tide.state.lock()), before);
+}
+
 /// After an epoch all pages are in the wrong place, and after a generation all were used lately.
 #[test]
 fn one_call_moves_few_pages_however_many_wait_for_it() {
