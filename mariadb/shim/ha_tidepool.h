@@ -199,6 +199,7 @@ private:
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };
   int cursor_result(uchar *buf, int result, bool forward, int if_none, Bound bound = ANY_KEY);
+  void begin_reading();
   void tell_end(Bound bound);
   int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none,
            Bound bound = ANY_KEY);

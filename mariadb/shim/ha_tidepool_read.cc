@@ -239,7 +239,7 @@ int ha_tidepool::cursor_result(uchar *buf, int result, bool forward, int if_none
 
 int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none,
                       Bound bound) {
-  at_point = after_search = ends_with_search = false;
+  begin_reading();
   if (forward) tell_end(bound);
   const tp_seek_request seek{tree, {key, len}, how};
   const int result = tp_seek(reader, session->transaction, &seek, &entry);
@@ -280,11 +280,17 @@ void ha_tidepool::tell_end(Bound bound) {
 
 /* ---- index reads */
 
+/* What is known of the reading before is not known of the one that begins: the server may go on by
+   other searches in the same range, and compares what they find with its end. */
+void ha_tidepool::begin_reading() {
+  at_point = after_search = ends_with_search = in_range_check_pushed_down = false;
+}
+
 int ha_tidepool::index_init(uint keynr, bool) {
   active_index = keynr;
-  in_range_check_pushed_down = false;
   tree = shared->layouts.tree_of(keynr);
-  at_point = after_search = ends_with_search = peeked = reads_window = false;
+  begin_reading();
+  peeked = reads_window = false;
   plan_known = false;
   entry = tp_entry{};
   return 0;
@@ -306,6 +312,7 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map,
                             enum ha_rkey_function flag) {
   if (int error = ready()) return error;
   peeked = reads_window = false;
+  begin_reading();
   const Index_layout &layout = trees()[tree];
   if (unlikely(layout.is_spatial())) return read_window(buf, key, flag);
   note_range_end();
@@ -360,7 +367,7 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map,
     case HA_READ_PREFIX_LAST_OR_PREV: {
       const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
       if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
-      at_point = after_search = ends_with_search = false;
+      begin_reading();
       const int result = tp_last(reader, session->transaction, tree, &entry);
       return cursor_result(buf, result, false, none, bound);
     }
@@ -390,7 +397,7 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
     if (successor(past, &past_len))
       return seek(buf, past, past_len, forward ? TP_AT_OR_AFTER : TP_BEFORE, forward, none);
     if (forward) return none;
-    after_search = ends_with_search = false;
+    begin_reading();
     const int result = tp_last(reader, session->transaction, tree, &entry);
     return cursor_result(buf, result, false, none);
   }
@@ -441,7 +448,6 @@ int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
 int ha_tidepool::read_range_first(const key_range *start, const key_range *end, bool eq,
                                   bool sorted) {
   first_range_end = end;
-  in_range_check_pushed_down = false;
   const int error = handler::read_range_first(start, end, eq, sorted);
   first_range_end = nullptr;
   return error;
@@ -451,7 +457,7 @@ int ha_tidepool::index_first(uchar *buf) {
   const Counted_call counted(this);
   if (int error = ready()) return error;
   note_range_end();
-  at_point = after_search = ends_with_search = false;
+  begin_reading();
   search_len = 0;
   tell_end(ANY_KEY);
   const int result = tp_first(reader, session->transaction, tree, &entry);
@@ -462,7 +468,7 @@ int ha_tidepool::index_last(uchar *buf) {
   const Counted_call counted(this);
   if (int error = ready()) return error;
   note_range_end();
-  at_point = after_search = ends_with_search = false;
+  begin_reading();
   search_len = 0;
   const int result = tp_last(reader, session->transaction, tree, &entry);
   return cursor_result(buf, result, false, HA_ERR_END_OF_FILE);

@@ -56,7 +56,8 @@ int ha_tidepool::move_in_window(bool first) {
 }
 
 int ha_tidepool::read_window(uchar *buf, const uchar *key, enum ha_rkey_function flag) {
-  range_end_known = at_point = after_search = ends_with_search = false;
+  range_end_known = false;
+  begin_reading();
   memcpy(window, key, sizeof window);
   if (!window_request(window, flag, &in_window)) return HA_ERR_UNSUPPORTED;
   reads_window = true;

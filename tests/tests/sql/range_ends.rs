@@ -6,7 +6,7 @@ use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tidepool_tests::server::{Options, Server};
-use tidepool_tests::sql::run;
+use tidepool_tests::sql::{code_of, rows, run, sorted_rows};
 
 /// An index of the table, its columns, and literals that its first column takes.
 struct Ranged {
@@ -149,4 +149,159 @@ fn a_handler_goes_on_behind_its_search() {
     assert_eq!(read(&mut conn, "<= (4) LIMIT 2"), [49, 48]);
     assert_eq!(read(&mut conn, "> (4) LIMIT 2"), [50, 51]);
     run(&mut conn, &["HANDLER t CLOSE"]);
+}
+
+/// An index that has a group's column first, and then the one whose least and greatest are asked
+/// for; between them may be a column of which one value is wanted.
+struct Grouped {
+    index: &'static str,
+    column: &'static str,
+    is_text: bool,
+    between: &'static str,
+}
+
+const GROUPED: [Grouped; 5] = [
+    Grouped { index: "a_b", column: "a", is_text: false, between: "" },
+    Grouped { index: "n_b", column: "n", is_text: false, between: "" },
+    Grouped { index: "s_b", column: "s", is_text: true, between: "" },
+    Grouped { index: "d_b", column: "d", is_text: false, between: "" },
+    Grouped { index: "a_c_b", column: "a", is_text: false, between: "c" },
+];
+
+/// A group by itself is no range if the column of the extremes has several: the server then gives
+/// the group for each of them, with every engine.
+fn group_condition(dice: &mut StdRng, grouped: &Grouped, singles: bool) -> String {
+    let literal = |number: i32| match grouped.is_text {
+        true => format!("'g{number:02}'"),
+        false => number.to_string(),
+    };
+    let column = grouped.column;
+    let range = |dice: &mut StdRng| {
+        let low = dice.random_range(0..40);
+        let (a, b) = (literal(low), literal(low + dice.random_range(1..6)));
+        match dice.random_range(0..12) {
+            0 if singles => format!("{column} = {a}"),
+            1 if singles => format!("{column} > {a} AND {column} < {b}"),
+            2 if singles => format!("{column} IN ({a}, {b})"),
+            3 if singles => format!("{column} IS NULL"),
+            4 => format!("{column} < {}", literal(low / 6)),
+            5 => format!("{column} >= {}", literal(40 - low / 6)),
+            _ => format!("{column} BETWEEN {a} AND {b}"),
+        }
+    };
+    let ranges: Vec<String> = (0..dice.random_range(1..5)).map(|_| range(dice)).collect();
+    format!("({})", ranges.join(" OR "))
+}
+
+fn grouping(dice: &mut StdRng, grouped: &Grouped) -> [String; 3] {
+    let Grouped { column, between, .. } = grouped;
+    let (low, high) = (dice.random_range(0..400), dice.random_range(100..500));
+    let only_extremes = dice.random_ratio(2, 3);
+    let within = match dice.random_range(0..12) {
+        0 => format!(" AND b > {low}"),
+        1 => format!(" AND b <= {high}"),
+        2 => format!(" AND b BETWEEN {low} AND {high}"),
+        3 => " AND b IS NOT NULL".to_owned(),
+        4 => format!(" AND (b < {low} OR b > {high})"),
+        5 => format!(" AND (b IS NULL OR b > {low})"),
+        _ => String::new(),
+    };
+    let within = if only_extremes { &within } else { "" };
+    let mut condition = group_condition(dice, grouped, !within.contains("OR"));
+    if !between.is_empty() {
+        condition += &format!(" AND {between} = {}", dice.random_range(0..3));
+    }
+    condition += within;
+    if only_extremes {
+        let extremes = ["MIN(b)", "MAX(b)", "MIN(b), MAX(b)"][dice.random_range(0..3)];
+        return [format!("{column}, {extremes}"), condition, format!("GROUP BY {column}")];
+    }
+    match dice.random_range(0..4) {
+        0 => [format!("DISTINCT {column}"), condition, String::new()],
+        1 => [column.to_string(), condition, format!("GROUP BY {column}")],
+        2 => [format!("DISTINCT {column}"), condition, format!("ORDER BY {column} DESC")],
+        _ => [format!("COUNT(DISTINCT {column})"), condition, String::new()],
+    }
+}
+
+/// The server goes from group to group by searches, and ends a range by its own comparison.
+#[test]
+fn a_scan_from_group_to_group_gives_each_group_once() {
+    let server = Server::start(Options::new("range_ends_groups"));
+    let mut conn = server.connect_to("test");
+    let mut dice = StdRng::seed_from_u64(17);
+    for partitions in ["", "PARTITION BY HASH (id) PARTITIONS 3"] {
+        let table = format!(
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, n INT NOT NULL, s VARCHAR(20), d INT, b \
+             INT, c INT NOT NULL, KEY a_b (a, b), KEY n_b (n, b), KEY s_b (s, b), KEY d_b (d DESC, \
+             b DESC), KEY a_c_b (a, c, b)) CHARSET utf8mb4 {partitions}"
+        );
+        let fill = "INSERT INTO t SELECT seq, IF(seq MOD 43 = 0, NULL, seq MOD 40), seq MOD 41,
+             IF(seq MOD 53 = 0, NULL, CONCAT('g', LPAD(seq MOD 39, 2, '0'))),
+             IF(seq MOD 47 = 0, NULL, seq MOD 42), IF(seq MOD 5 = 0, NULL, seq * 7919 MOD 501),
+             seq MOD 3 FROM seq_1_to_8000";
+        run(&mut conn, &["DROP TABLE IF EXISTS t", &table, fill, "ANALYZE TABLE t"]);
+        let mut loose = 0;
+        for round in 0..600 {
+            let grouped = &GROUPED[round % GROUPED.len()];
+            let [columns, condition, tail] = grouping(&mut dice, grouped);
+            let scan = format!(
+                "SELECT {columns} FROM t IGNORE INDEX (a_b, n_b, s_b, d_b, a_c_b) WHERE \
+                 {condition} {tail}"
+            );
+            let expected = sorted_rows(&mut conn, &scan);
+            let lock = ["", "LOCK IN SHARE MODE", "FOR UPDATE"][dice.random_range(0..3)];
+            let index = grouped.index;
+            let by_groups = format!(
+                "SELECT {columns} FROM t FORCE INDEX ({index}) WHERE {condition} {tail} {lock}"
+            );
+            let levels = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+            let level = levels[dice.random_range(0..4)];
+            let pushdown = ["on", "off"][dice.random_range(0..2)];
+            run(
+                &mut conn,
+                &[
+                    &format!("SET optimizer_switch = 'index_condition_pushdown={pushdown}'"),
+                    &format!("SET TRANSACTION ISOLATION LEVEL {level}"),
+                    "BEGIN",
+                ],
+            );
+            let plan = rows(&mut conn, &format!("EXPLAIN {by_groups}")).concat();
+            loose += usize::from(plan.contains("Using index for group-by"));
+            assert_eq!(
+                sorted_rows(&mut conn, &by_groups),
+                expected,
+                "{level}: {by_groups}: {plan}"
+            );
+            run(&mut conn, &["COMMIT"]);
+        }
+        assert!(loose > 200, "{loose} scans from group to group");
+    }
+}
+
+/// It locks the first entry beyond its range, and not the groups that follow.
+#[test]
+fn a_scan_from_group_to_group_locks_nothing_far_behind_its_range() {
+    let server = Server::start(Options::new("range_ends_group_locks"));
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, a INT, b INT, KEY (a, b))",
+            "INSERT INTO t (a, b) SELECT seq MOD 10, seq FROM seq_1_to_20000",
+            "ANALYZE TABLE t",
+        ],
+    );
+    let groups = "SELECT a, MIN(b) FROM t WHERE a BETWEEN 1 AND 2 GROUP BY a FOR UPDATE";
+    let plan = rows(&mut conn, &format!("EXPLAIN {groups}")).concat();
+    assert!(plan.contains("Using index for group-by"), "{plan}");
+    run(&mut conn, &["BEGIN"]);
+    assert_eq!(sorted_rows(&mut conn, groups).len(), 2);
+    for (group, code) in [(1, 1205), (2, 1205), (4, 0), (5, 0), (9, 0)] {
+        let first = format!(
+            "SELECT id FROM t FORCE INDEX (a) WHERE a = {group} ORDER BY b LIMIT 1 FOR UPDATE \
+             NOWAIT"
+        );
+        assert_eq!(code_of(&mut other, &first), code, "{first}");
+    }
 }
