@@ -81,6 +81,7 @@ int ha_tidepool::open(const char *name, int, uint) {
   new_key = std::make_unique<uchar[]>(key_max);
   range_end = std::make_unique<uchar[]>(key_max);
   clustered = std::make_unique<uchar[]>(trees()[0].key_max());
+  new_clustered = std::make_unique<uchar[]>(trees()[0].key_max());
   needed = std::make_unique<uchar[]>(table_share->fields);
   plan_known = false;
   /* A scan of the table is in the order of the primary key: an update of that mustn't meet its own

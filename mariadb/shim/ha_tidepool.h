@@ -262,7 +262,7 @@ private:
   int report_duplicate_of_load();
   int report_duplicate(uint tree);
   void encode_clustered(const uchar *record, bool new_row);
-  void put_ref();
+  void put_ref(const uchar *pk, size_t pk_len);
   ulonglong auto_increment_after(const uchar *record) const;
   int raise_auto_increment_after(const uchar *record);
   int last_auto_increment_row(uchar *record, bool *found);
@@ -348,8 +348,19 @@ private:
   std::unique_ptr<uchar[]> range_end;
   size_t range_end_len = 0;
   bool range_end_known = false, range_end_excluded = false;
-  std::unique_ptr<uchar[]> clustered; /* key of the current row */
+  /* Key of the row that was read last: the position, which writes of other rows leave as it is. (In
+     an ordered scan of partitions each has read a row that the server changes later.) */
+  std::unique_ptr<uchar[]> clustered;
   size_t clustered_len = 0;
+  /* In its place while a new row is written. */
+  std::unique_ptr<uchar[]> new_clustered;
+  size_t new_clustered_len = 0;
+  void swap_positions() {
+    std::swap(clustered, new_clustered);
+    std::swap(clustered_len, new_clustered_len);
+  }
+  /* A row was written since, and position() is asked for that one: the server checks it now. */
+  bool looks_up_written = false;
   bool row_read = false; /* the row itself, not only an entry that leads to it */
 
   /* Foreign keys: those of the table and those that reference it, or null if there are none; as of

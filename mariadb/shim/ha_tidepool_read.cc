@@ -133,7 +133,7 @@ static bool is_ending(THD *thd) { return thd_kill_level(thd) > THD_ABORT_SOFTLY;
 int ha_tidepool::check_rowid_filter() {
   if (is_ending(ha_thd())) return HA_ERR_ABORTED_BY_USER;
   if (is_past_range_end()) return PAST_RANGE;
-  put_ref();
+  put_ref(clustered.get(), clustered_len);
   if (pushed_rowid_filter->check(reinterpret_cast<char *>(ref))) return 0;
   give_up();
   return PASS_OVER;
@@ -167,6 +167,7 @@ void ha_tidepool::give_up() {
    be skipped. */
 int ha_tidepool::read_entry(uchar *buf) {
   row_read = tree == 0;
+  looks_up_written = false;
   if (tree != 0) return read_secondary_entry(buf);
   memcpy(clustered.get(), entry.key, entry.key_len);
   clustered_len = entry.key_len;
@@ -532,24 +533,29 @@ int ha_tidepool::read_next_row(uchar *buf) {
 constexpr uint16 NO_POSITION = 0xFFFF;
 
 void ha_tidepool::position(const uchar *record) {
-  if (!shared->layouts.has_row_id) encode_clustered(record, false);
-  put_ref();
+  if (shared->layouts.has_row_id) {
+    put_ref(looks_up_written ? row_id : clustered.get(), ROW_ID_LENGTH);
+    return;
+  }
+  bool bare;
+  const size_t len =
+      trees()[0].encode(new_clustered.get(), record, table, nullptr, key_room, &bare);
+  put_ref(new_clustered.get(), len);
 }
 
-/* The position of the row whose clustered key is known. A replica asks for those of rows that it
-   has not, nor could have: of a key longer than a tree takes the position is one that no
-   row has. */
-void ha_tidepool::put_ref() {
+/* The position of the row with this clustered key. A replica asks for those of rows that it has
+   not, nor could have: of a key longer than a tree takes the position is one that no row has. */
+void ha_tidepool::put_ref(const uchar *pk, size_t pk_len) {
   if (trees()[0].fixed_length()) {
-    memcpy(ref, clustered.get(), clustered_len);
+    memcpy(ref, pk, pk_len);
     return;
   }
   const size_t room = ref_length - 2;
-  const bool fits = clustered_len <= room;
-  const size_t len = fits ? clustered_len : 0;
-  memcpy(ref, clustered.get(), len);
+  const bool fits = pk_len <= room;
+  const size_t len = fits ? pk_len : 0;
+  memcpy(ref, pk, len);
   memset(ref + len, 0, room - len);
-  int2store(ref + room, fits ? static_cast<uint16>(clustered_len) : NO_POSITION);
+  int2store(ref + room, fits ? static_cast<uint16>(pk_len) : NO_POSITION);
 }
 
 int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
@@ -578,6 +584,7 @@ int ha_tidepool::read_found(uchar *buf, const uchar *pk, size_t pk_len) {
 }
 
 int ha_tidepool::read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len) {
+  looks_up_written = false;
   memcpy(clustered.get(), pk, pk_len);
   clustered_len = pk_len;
   tp_entry row;

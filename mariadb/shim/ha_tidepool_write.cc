@@ -124,6 +124,7 @@ int ha_tidepool::write_row(const uchar *record) {
   if (table->next_number_field && record == table->record[0])
     if (int error = update_auto_increment()) return error;
   int error;
+  swap_positions();
   if (likely(!lacks_indexed_columns(table->write_set))) {
     error = write_complete(record);
   } else {
@@ -131,6 +132,8 @@ int ha_tidepool::write_row(const uchar *record) {
     error = complete_record(record, &completed);
     if (!error) error = write_complete(completed.bytes.get());
   }
+  swap_positions();
+  looks_up_written = is_checked_after_write() && !error;
   if (likely(!error) && table->found_next_number_field)
     tp_expect_auto_increment(shared->table, auto_increment_after(record));
   if (likely(!error) && is_written_unsettled()) error = note_written();
@@ -180,6 +183,7 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
       error = update_complete(old_lacks ? was.bytes.get() : old_record,
                               new_lacks ? is.bytes.get() : new_record);
   }
+  looks_up_written = false;
   if (unlikely(error)) return error;
   last_write_is_update = true;
   if (unlikely(is_checked_after_write()) && table->file != this)
@@ -202,12 +206,17 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
 
   tp_savepoint before;
   if (int error = mark_before_row(&before)) return error;
-  auto undone = [&](int error) { return take_row_back(before, error); };
-
   encode_clustered(old_record, false);
   bool moved = false;
   std::unique_ptr<uchar[]> old_clustered;
   const size_t old_clustered_len = clustered_len;
+  auto undone = [&](int error) {
+    if (moved) {
+      memcpy(clustered.get(), old_clustered.get(), old_clustered_len);
+      clustered_len = old_clustered_len;
+    }
+    return take_row_back(before, error);
+  };
   if (key_differs) {
     const size_t len = primary.encode(new_key.get(), new_record, table, nullptr, key_room, &bare);
     moved = len != clustered_len || memcmp(new_key.get(), clustered.get(), len) != 0;
