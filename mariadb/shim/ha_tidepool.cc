@@ -31,6 +31,9 @@ handler::Table_flags ha_tidepool::table_flags() const {
       HA_CAN_FULLTEXT | HA_CAN_FULLTEXT_EXT |
       /* FLUSH TABLES … FOR EXPORT. */
       HA_CAN_EXPORT;
+  /* Hashes of long keys are compared after the engine's own keys: of a row that is in the way by
+     the last of those, REPLACE would conclude that no other one is. */
+  if (table_share && table_share->long_unique_table) flags |= HA_DUPLICATE_KEY_NOT_IN_ORDER;
   /* Indexes on virtual columns: their old values are wanted to delete entries. */
   if (table_share && table_share->virtual_fields) flags |= HA_REQUIRES_KEY_COLUMNS_FOR_DELETE;
   return flags;

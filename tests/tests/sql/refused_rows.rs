@@ -3,7 +3,7 @@
 
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{check, number, run, sorted_rows};
+use tidepool_tests::sql::{check, code_of, number, run, sorted_rows};
 
 /// In a function, the server does not roll the statement back whose error was handled.
 #[test]
@@ -161,4 +161,102 @@ fn a_period_refused_after_its_write_does_not_stay_in_a_partition() {
     assert_eq!(number(&mut conn, "SELECT put()"), 1);
     assert_eq!(sorted_rows(&mut conn, "SELECT * FROM t"), before);
     check(&mut conn, "t");
+}
+
+/// The engine refuses a row for its own unique keys, and only then does the server compare hashes:
+/// REPLACE deletes every row that is in the new one's way.
+#[test]
+fn a_row_takes_the_place_of_all_that_have_its_keys() {
+    let server = Server::start(Options::new("refused_replaced").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    let statements = [
+        "REPLACE INTO # VALUES (1, 'y', 9, 9)",
+        "REPLACE INTO # VALUES (3, 'q', 4, 5)",
+        "REPLACE INTO # VALUES (2, 'x', 1, 1), (7, 'x', 9, 4)",
+        "REPLACE INTO # VALUES (4, 'w', 8, NULL), (4, 'v', 8, NULL), (5, 'w', 3, 7)",
+        "REPLACE INTO # SELECT id + 1, a, b, c + 1 FROM #",
+        "REPLACE INTO # SELECT 7 - id, a, b, c FROM # WHERE id < 7",
+        "REPLACE INTO # (id, a, b, c) VALUES (1, NULL, 1, 1), (2, NULL, 2, 1)",
+        "INSERT IGNORE INTO # VALUES (1, 'n', 90, 90), (90, 'w', 91, 91), (92, 'n', 1, 92)",
+    ];
+    let keys = [
+        ("PRIMARY KEY (id), UNIQUE (a)", ""),
+        ("UNIQUE (a), UNIQUE (b), PRIMARY KEY (id), UNIQUE (c)", ""),
+        ("UNIQUE (a), UNIQUE (b) USING HASH, UNIQUE (c)", ""),
+        ("UNIQUE (a, id), UNIQUE (id)", ""),
+        ("UNIQUE (id), UNIQUE (id, a)", "PARTITION BY HASH (id) PARTITIONS 3"),
+        ("PRIMARY KEY (id), UNIQUE (id, a)", "PARTITION BY HASH (id) PARTITIONS 3"),
+    ];
+    for (keys, partitions) in keys {
+        for trigger in ["", "BEFORE DELETE", "AFTER DELETE"] {
+            for (table, engine) in [("t", Engine::Tidepool), ("i", Engine::InnoDb)] {
+                let create = format!(
+                    "CREATE OR REPLACE TABLE {table} (id INT, a TEXT, b INT, c INT, {keys}) \
+                     ENGINE={} {partitions}",
+                    engine.name()
+                );
+                let fill = format!(
+                    "INSERT INTO {table} VALUES (1, 'x', 1, 1), (2, 'y', 2, 2), \
+                     (3, 'z', 3, 3), (4, 'w', 4, 4), (5, 'v', 5, 5)"
+                );
+                run(&mut conn, &[&create, &fill]);
+                if !trigger.is_empty() {
+                    run(
+                        &mut conn,
+                        &[&format!(
+                            "CREATE TRIGGER {table}_d {trigger} ON {table} FOR EACH ROW \
+                             SET @gone = OLD.id"
+                        )],
+                    );
+                }
+            }
+            for statement in statements {
+                let left = ["t", "i"].map(|table| {
+                    let code = code_of(&mut conn, &statement.replace('#', table));
+                    check(&mut conn, table);
+                    (code, sorted_rows(&mut conn, &format!("SELECT * FROM {table}")))
+                });
+                assert_eq!(left[0], left[1], "{keys} {partitions} {trigger}: {statement}");
+                assert_eq!(left[0].0, 0, "{statement}");
+            }
+        }
+    }
+}
+
+/// Of several rows that are in its way, an upsert changes the one with the first of the table's
+/// keys, and the server comes to hashes last. InnoDB does so at low isolation levels alone.
+#[test]
+fn an_upsert_changes_the_row_with_the_first_of_its_keys() {
+    let server = Server::start(Options::new("refused_upserts").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    let levels = [
+        ("READ UNCOMMITTED", true),
+        ("READ COMMITTED", true),
+        ("REPEATABLE READ", false),
+        ("SERIALIZABLE", false),
+    ];
+    for (level, same) in levels {
+        let [ours, theirs] = [Engine::Tidepool, Engine::InnoDb].map(|engine| {
+            let create = format!(
+                "CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a TEXT, n INT DEFAULT 0, UNIQUE \
+                 (a)) ENGINE={}",
+                engine.name()
+            );
+            run(
+                &mut conn,
+                &[
+                    &format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}"),
+                    &create,
+                    "INSERT INTO t (id, a) VALUES (1, 'x'), (2, 'y')",
+                    "INSERT INTO t (id, a) VALUES (1, 'y') ON DUPLICATE KEY UPDATE n = n + 1",
+                    "INSERT INTO t (id, a) VALUES (3, 'y') ON DUPLICATE KEY UPDATE n = n + 10",
+                ],
+            );
+            let rows: Vec<(u32, u32)> =
+                conn.query("SELECT id, n FROM t ORDER BY id").expect("rows");
+            rows
+        });
+        assert_eq!(ours, [(1, 1), (2, 10)], "{level}");
+        assert_eq!(ours == theirs, same, "{level}: {theirs:?}");
+    }
 }
