@@ -184,6 +184,9 @@ private:
   const Row_layout &row_layout() const { return *shared->layouts.row; }
 
   void plan_columns();
+  bool may_meet_newer_rows() const;
+  void need_indexed_columns();
+  int compare_with_entry(const uchar *record);
   void set_row_lock(int lock, bool skip_locked);
   int read_entry(uchar *buf);
   int read_secondary_entry(uchar *buf);
@@ -326,9 +329,11 @@ private:
   /* Where the handler stands: an entry of `tree`. */
   uint tree = 0;
   bool scanning_started = false;
-  bool entry_needed = false;  /* for columns that reads set */
-  bool entry_suffices = true; /* for reads of keys alone */
-  bool at_point = false;      /* the last read was a point read: the cursor is elsewhere */
+  bool entry_needed = false;      /* for columns that reads set */
+  bool entry_suffices = true;     /* for reads of keys alone */
+  bool compares_rows = false;     /* with the entries that lead to them */
+  bool compares_computed = false; /* and the index has virtual columns */
+  bool at_point = false;          /* the last read was a point read: the cursor is elsewhere */
   /* the last read met the end of the entries with the search key: that is the position */
   bool after_search = false;
   bool ends_with_search = false; /* the cursor ends there of itself */

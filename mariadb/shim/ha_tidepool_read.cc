@@ -36,17 +36,56 @@ void ha_tidepool::plan_columns() {
                 (all && (field->stored_in_db() ||
                          (keyread_only && field->part_of_key.is_set(active_index))));
   }
-  last_needed = row_layout().last_needed(needed.get());
-  const bool wants_prefixes = !all && row_layout().prefix_may_do(last_needed);
-  if (wants_prefixes != prefixes) tp_reader_set_prefixes(reader, prefixes = wants_prefixes);
-  key_needed = row_layout().key_needed(needed.get());
   /* An index merge reads keys alone, and compares them with the range's end, also where they are
      beginnings. Who means to change a row, or says FOR UPDATE, locks the row and not only the
      entry: others come by other indexes. */
   entry_needed = tree != 0 && trees()[tree].has_any_of(needed.get());
   entry_suffices =
       tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
+  compares_rows = may_meet_newer_rows();
+  if (unlikely(compares_rows)) need_indexed_columns();
+  last_needed = row_layout().last_needed(needed.get());
+  const bool wants_prefixes = !all && row_layout().prefix_may_do(last_needed);
+  if (wants_prefixes != prefixes) tp_reader_set_prefixes(reader, prefixes = wants_prefixes);
+  key_needed = row_layout().key_needed(needed.get());
   plan_known = true;
+}
+
+/* At READ UNCOMMITTED a row is read in its newest version, and that may be newer than the entry
+   that led to it. The server does not compare it with what the index was searched for. (Rectangles
+   are compared in ha_tidepool_spatial.cc.) */
+bool ha_tidepool::may_meet_newer_rows() const {
+  if (likely(session->isolation != TP_READ_UNCOMMITTED)) return false;
+  return row_lock == TP_LOCK_NONE && tree != 0 && !trees()[tree].is_spatial() &&
+         !trees()[tree].fulltext() && !(keyread_only && entry_suffices);
+}
+
+/* Those that rows are compared by; of an index on virtual columns all that there are, for any of
+   them may be what such a column is computed from. */
+void ha_tidepool::need_indexed_columns() {
+  const KEY &key = table->key_info[shared->layouts.key_of(tree)];
+  compares_computed = false;
+  for (uint i = 0; i < key.user_defined_key_parts; i++) {
+    const Field *field = key.key_part[i].field;
+    needed[field->field_index] |= field->stored_in_db();
+    compares_computed |= !field->stored_in_db();
+  }
+  for (uint i = 0; compares_computed && i < table_share->fields; i++)
+    needed[i] |= table->field[i]->stored_in_db();
+}
+
+/* Whether the row that was read has the values that the entry has, as the index compares them. An
+   HA_ERR_* code, or PASS_OVER. */
+int ha_tidepool::compare_with_entry(const uchar *record) {
+  const Index_layout &layout = trees()[tree];
+  Completed_record completed;
+  if (compares_computed) {
+    if (int error = complete_record(record, &completed)) return error;
+    record = completed.bytes.get();
+  }
+  const size_t len = layout.encode_user_parts(old_key.get(), record, table, key_room);
+  const bool is_same = entry.key_len >= len && memcmp(entry.key, old_key.get(), len) == 0;
+  return is_same ? 0 : PASS_OVER;
 }
 
 /* The result of a read. That there is no row is not final for a replica that is ahead of its turn
@@ -71,13 +110,15 @@ inline bool ha_tidepool::decode_columns(uchar *buf, tp_bytes row) const {
 }
 
 /* The row is that of `clustered`. If its beginning is not enough, the whole is read: by the same
-   snapshot, so it is the same. */
+   snapshot, so it is the same. At READ UNCOMMITTED there is no snapshot: the row may be gone. */
 int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
   if (unlikely(!decode_columns(buf, row))) {
     if (!is_cut) return HA_ERR_CRASHED;
     tp_entry whole;
     const int result = read_row(TP_READ_WHOLE, &whole);
-    if (unlikely(result != TP_OK)) return result == TP_END ? HA_ERR_CRASHED : fail(result);
+    if (unlikely(result == TP_END))
+      return session->isolation == TP_READ_UNCOMMITTED ? PASS_OVER : HA_ERR_CRASHED;
+    if (unlikely(result != TP_OK)) return fail(result);
     if (!decode_columns(buf, {whole.value, whole.value_len})) return HA_ERR_CRASHED;
   }
   if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
@@ -197,7 +238,10 @@ int ha_tidepool::read_secondary_entry(uchar *buf) {
   tp_entry row;
   const int result = read_row(row_part(), &row);
   row_read = result == TP_OK;
-  if (row_read) return decode_row(buf, {row.value, row.value_len}, row.is_cut);
+  if (row_read) {
+    const int error = decode_row(buf, {row.value, row.value_len}, row.is_cut);
+    return unlikely(compares_rows) && !error ? compare_with_entry(buf) : error;
+  }
   if (result != TP_END) return fail(result);
   /* Of an uncommitted entry, the row may have been taken back by now. */
   if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) {
@@ -592,7 +636,8 @@ int ha_tidepool::read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len) {
   row_read = result == TP_OK;
   if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
   if (unlikely(result != TP_OK)) return fail(result);
-  return decode_row(buf, {row.value, row.value_len}, row.is_cut);
+  const int error = decode_row(buf, {row.value, row.value_len}, row.is_cut);
+  return unlikely(error == PASS_OVER) ? HA_ERR_KEY_NOT_FOUND : error;
 }
 
 void ha_tidepool::try_semi_consistent_read(bool yes) {

@@ -428,3 +428,82 @@ fn a_cascade_leaves_no_child_behind() {
         assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM child"), 0);
     }
 }
+
+/// A statement at READ UNCOMMITTED reads entries some at a time, and their rows one by one, each as
+/// it is by then: a row that doesn't match any more isn't given. The server does not compare again
+/// what it has searched an index for.
+#[test]
+fn a_row_that_is_newer_than_its_entry_matches_or_is_passed_over() {
+    let server = Server::start(Options::new("moved_newer").engine(Engine::Tidepool));
+    let (mut holder, mut mover) = (server.connect_to("test"), server.connect_to("test"));
+    let statements = [
+        "FORCE INDEX (k) WHERE k = 5",
+        "FORCE INDEX (k) WHERE k BETWEEN 5 AND 6 AND k MOD 2 = 1",
+        "FORCE INDEX (s) WHERE s = 'five'",
+        "FORCE INDEX (p) WHERE p = 'five and more'",
+        "FORCE INDEX (k_s) WHERE k = 5 AND s LIKE '%v%'",
+        "FORCE INDEX (d) WHERE d = 5",
+        "FORCE INDEX (w) WHERE w = 105",
+        "FORCE INDEX (w_p) WHERE w = 105 AND p = 'five and more'",
+    ];
+    for partitions in ["", "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN MAXVALUE)"] {
+        for statement in statements {
+            let create = format!(
+                "CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, k INT, s VARCHAR(20), p TEXT, \
+                 d INT, w INT AS (k + 100) VIRTUAL, KEY k (k), KEY s (s), KEY p (p(4)), \
+                 KEY k_s (k, s), KEY d (d DESC), KEY w (w), KEY w_p (w, p(4))) \
+                 CHARSET utf8mb4 {partitions}"
+            );
+            run(
+                &mut holder,
+                &[
+                    &create,
+                    "INSERT INTO t (id, k, s, p, d)
+                         SELECT seq, 5, 'five', 'five and more', 5 FROM seq_1_to_100",
+                    "DO GET_LOCK('gate', 100)",
+                ],
+            );
+            let found = thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let mut conn = server.connect_to("test");
+                    run(&mut conn, &["SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"]);
+                    let query = format!(
+                        "SELECT id, k, s, p, d, w, IF(id = 1, GET_LOCK('gate', 100), 0) FROM t \
+                         {statement}"
+                    );
+                    conn.query::<(i64, i64, String, String, i64, i64, i64), _>(query).expect("rows")
+                });
+                let waits =
+                    "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'";
+                wait_until(PATIENCE, statement_waits(), || {
+                    reader.is_finished() || number(&mut mover, waits) == 1
+                });
+                assert!(!reader.is_finished(), "{statement} did not wait");
+                run(
+                    &mut mover,
+                    &[
+                        "BEGIN",
+                        // Equal in the index.
+                        "UPDATE t SET s = 'FIVE', p = 'FIVE and more' WHERE id MOD 5 = 1",
+                        "UPDATE t SET k = 6, s = 'six', p = 'six', d = 6 WHERE id MOD 5 = 2",
+                        "DELETE FROM t WHERE id MOD 5 = 3",
+                    ],
+                );
+                run(&mut holder, &["DO RELEASE_LOCK('gate')"]);
+                reader.join().expect("the reader's thread")
+            });
+            run(&mut mover, &["COMMIT"]);
+            let ids: Vec<i64> = found.iter().map(|row| row.0).collect();
+            let stays = |id: &i64| matches!(id % 5, 0 | 1 | 4);
+            assert_eq!(ids, Vec::from_iter((1..=100).filter(stays)), "{statement}: {found:?}");
+            for (id, k, s, p, d, w, _) in found {
+                assert_eq!((k, d, w), (5, 5, 105), "{statement}: {id}");
+                assert!(
+                    s.eq_ignore_ascii_case("five") && p.eq_ignore_ascii_case("five and more"),
+                    "{id}"
+                );
+            }
+            check(&mut mover, "t");
+        }
+    }
+}
