@@ -6,7 +6,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::super::StorageOp;
-use super::fault::{FaultKind, Faults};
+use super::fault::{FaultKind, Faults, Target};
 use super::inode::Inode;
 use super::names::{NameChange, Names, Node, parent_of};
 use super::random::Random;
@@ -96,6 +96,7 @@ impl Disk {
         Disk {
             capacity_bytes: self.capacity_bytes,
             patience: self.patience,
+            faults: self.faults.of_places(),
             names,
             inodes,
             next_inode: self.next_inode,
@@ -104,7 +105,7 @@ impl Disk {
     }
 
     /// How the operation is to go; counts it.
-    pub(super) fn begin(&mut self, op: StorageOp, name: &str) -> io::Result<Course> {
+    pub(super) fn begin(&mut self, op: StorageOp, target: Target<'_>) -> io::Result<Course> {
         if op.is_counted()
             && self.down.is_none()
             && self.kill_at.is_some_and(|at| at <= self.operations + 1)
@@ -118,13 +119,14 @@ impl Disk {
         }
         if op.is_counted() {
             self.operations += 1;
+            let name = target.file;
             tracing::trace!(number = self.operations, ?op, name, "simulated operation");
             if self.crash_at.is_some_and(|at| at <= self.operations) {
                 self.down = Some(Down::PowerCut);
                 return Ok(Course::Interrupted);
             }
         }
-        Ok(match self.faults.strike(op, name, &mut self.random) {
+        Ok(match self.faults.strike(op, &target, &mut self.random) {
             Some(kind) => Course::Fails(kind),
             None => Course::Normal,
         })
@@ -134,10 +136,10 @@ impl Disk {
     pub(super) fn step<T>(
         &mut self,
         op: StorageOp,
-        name: &str,
+        target: Target<'_>,
         step: impl FnOnce(&mut Disk) -> io::Result<T>,
     ) -> io::Result<T> {
-        match self.begin(op, name)? {
+        match self.begin(op, target)? {
             Course::Normal => step(self),
             Course::Interrupted if matches!(op, StorageOp::Sync | StorageOp::SyncDir) => {
                 Err(power_cut())

@@ -1,6 +1,8 @@
-//! Faults to order: which operation, on which files, from when on, how often, with what error.
+//! Faults to order: which operation, on which files and where in them, from when on, how often,
+//! with what error.
 
 use std::io;
+use std::ops::Range;
 
 use rustix::io::Errno;
 
@@ -52,6 +54,8 @@ pub struct Fault {
     op: StorageOp,
     kind: FaultKind,
     file_prefix: String,
+    /// Bytes of the file.
+    place: Option<Range<u64>>,
     skip: u64,
     times: u64,
 }
@@ -59,12 +63,19 @@ pub struct Fault {
 impl Fault {
     /// A fault of this operation.
     pub fn new(op: StorageOp, kind: FaultKind) -> Self {
-        Self { op, kind, file_prefix: String::new(), skip: 0, times: 1 }
+        Self { op, kind, file_prefix: String::new(), place: None, skip: 0, times: 1 }
     }
 
     /// Only on files whose name starts so.
     pub fn on(mut self, file_prefix: impl Into<String>) -> Self {
         self.file_prefix = file_prefix.into();
+        self
+    }
+
+    /// Only reads or writes that touch these bytes: bad sectors. A restart does not disarm such a
+    /// fault.
+    pub fn within(mut self, place: Range<u64>) -> Self {
+        self.place = Some(place);
         self
     }
 
@@ -83,6 +94,33 @@ impl Fault {
     /// Strikes until the faults are cleared.
     pub fn always(self) -> Self {
         self.times(u64::MAX)
+    }
+
+    fn concerns(&self, op: StorageOp, target: &Target<'_>) -> bool {
+        let touches =
+            |place: &Range<u64>| place.start < target.bytes.end && target.bytes.start < place.end;
+        self.op == op
+            && target.file.starts_with(&self.file_prefix)
+            && self.place.as_ref().is_none_or(touches)
+    }
+}
+
+/// What an operation is about.
+pub(super) struct Target<'a> {
+    pub file: &'a str,
+    /// What it reads or writes; empty for any other operation.
+    pub bytes: Range<u64>,
+}
+
+impl<'a> Target<'a> {
+    /// A file or directory as a whole.
+    pub fn whole(file: &'a str) -> Target<'a> {
+        Target { file, bytes: 0..0 }
+    }
+
+    /// `len` bytes of a file.
+    pub fn bytes(file: &'a str, offset: u64, len: usize) -> Target<'a> {
+        Target { file, bytes: offset..offset.saturating_add(len as u64) }
     }
 }
 
@@ -117,16 +155,22 @@ impl Faults {
         *self = Self::default();
     }
 
+    /// Those that a restart does not disarm.
+    pub(super) fn of_places(&self) -> Faults {
+        let ordered = self.ordered.iter().filter(|fault| fault.place.is_some()).cloned();
+        Faults { ordered: ordered.collect(), chances: Vec::new() }
+    }
+
     /// The fault that strikes this operation, if any. Each match counts for each fault it passes.
     pub(super) fn strike(
         &mut self,
         op: StorageOp,
-        file: &str,
+        target: &Target<'_>,
         random: &mut Random,
     ) -> Option<FaultKind> {
         let mut struck = None;
         for fault in &mut self.ordered {
-            if fault.op != op || !file.starts_with(&fault.file_prefix) || struck.is_some() {
+            if !fault.concerns(op, target) || struck.is_some() {
                 continue;
             }
             if fault.skip > 0 {

@@ -24,7 +24,8 @@
 //! **Errors** ([`SimStorage::inject`], [`SimStorage::set_error_chance`]). A write that fails with
 //! EIO leaves each of its sectors old or new; every other failed operation changes nothing. A
 //! failed sync poisons the file: later syncs fail until the next life, and what was to be synced
-//! may be lost at a crash. A full disk ([`SimStorage::set_capacity`]) fails what would extend a
+//! may be lost at a crash. Bad sectors ([`Fault::within`]) fail what touches them, also in later
+//! lives. A full disk ([`SimStorage::set_capacity`]) fails what would extend a
 //! file.
 //!
 //! **Rot** ([`SimStorage::corrupt`]): flipped bits, durable and seen by every reader.
@@ -60,6 +61,7 @@ use rustix::io::Errno;
 
 use self::crash::{Crash, torn};
 use self::disk::{Course, Disk, Down, Opened, power_cut};
+use self::fault::Target;
 use self::inode::sector_count;
 use self::names::{NameChange, Node};
 use super::{
@@ -115,8 +117,8 @@ impl SimStorage {
     }
 
     /// Cuts the power now, if it is not cut yet, and gives the disk as the next start finds it.
-    /// What survives follows from the seed and the operations so far. Faults do not carry over;
-    /// alignment and capacity do.
+    /// What survives follows from the seed and the operations so far. Of the faults only those
+    /// of places carry over; so do alignment and capacity.
     pub fn crash(&self) -> SimStorage {
         let seed = {
             let disk = self.disk.lock();
@@ -212,7 +214,7 @@ impl SimStorage {
         if !(name_is_valid(name) || name.is_empty() && op.takes_directory()) {
             return Err(failed(Errno::INVAL.into()));
         }
-        self.disk.lock().step(op, name, step).map_err(failed)
+        self.disk.lock().step(op, Target::whole(name), step).map_err(failed)
     }
 
     /// Made outside the mutex, which the handle takes when it is dropped.
@@ -374,7 +376,8 @@ impl SimFile {
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.check_alignment(bytes, offset)?;
         let disk = &mut *self.disk.lock();
-        let course = disk.begin(StorageOp::Write, &self.name)?;
+        let course =
+            disk.begin(StorageOp::Write, Target::bytes(&self.name, offset, bytes.len()))?;
         let order = disk.operations;
         let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
         match course {
@@ -415,7 +418,7 @@ impl SimFile {
 
     fn sync(&self) -> io::Result<()> {
         let disk = &mut *self.disk.lock();
-        let course = disk.begin(StorageOp::Sync, &self.name)?;
+        let course = disk.begin(StorageOp::Sync, Target::whole(&self.name))?;
         let inode = disk.inode(self.inode);
         match course {
             Course::Interrupted => Err(power_cut()),
@@ -441,7 +444,8 @@ impl StorageFile for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let mut read = || {
             self.check_alignment(buf, offset)?;
-            self.disk.lock().step(StorageOp::Read, &self.name, |disk| {
+            let target = Target::bytes(&self.name, offset, buf.len());
+            self.disk.lock().step(StorageOp::Read, target, |disk| {
                 let inode = disk.inode(self.inode);
                 if buf.is_empty() {
                     return Ok(());
@@ -467,7 +471,7 @@ impl StorageFile for SimFile {
 
     fn len(&self) -> Result<u64> {
         let len = |disk: &mut Disk| Ok(disk.inode(self.inode).len());
-        let len = self.disk.lock().step(StorageOp::Len, &self.name, len);
+        let len = self.disk.lock().step(StorageOp::Len, Target::whole(&self.name), len);
         len.map_err(|error| StorageError::new(StorageOp::Len, &self.name, error))
     }
 
@@ -478,7 +482,7 @@ impl StorageFile for SimFile {
             disk.inode(self.inode).set_len(len, order);
             Ok(())
         };
-        let done = self.disk.lock().step(StorageOp::SetLen, &self.name, set);
+        let done = self.disk.lock().step(StorageOp::SetLen, Target::whole(&self.name), set);
         done.map_err(|error| StorageError::at(StorageOp::SetLen, &self.name, len, error))
     }
 

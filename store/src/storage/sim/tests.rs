@@ -504,6 +504,34 @@ fn ordered_faults_strike_where_and_when_told() {
 }
 
 #[test]
+fn bad_sectors_refuse_what_touches_them_in_every_life() {
+    let mut sim = SimStorage::new(15);
+    synced_file(&sim, "a", 8, 1);
+    sim.sync_dir("").unwrap();
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("a").within(1024..1025).always());
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("a").within(2048..3072).always());
+    for life in 0..3 {
+        let file = sim.open("a").unwrap();
+        for (first, sectors_read, fails) in
+            [(0, 2, false), (0, 3, true), (2, 1, true), (3, 5, false)]
+        {
+            let read = file.read_at(&mut sectors(sectors_read, 0), first * 512);
+            assert_eq!(read.is_err(), fails, "life {life}, from sector {first}");
+        }
+        for (first, fails) in [(3, false), (4, true), (5, true), (6, false)] {
+            let written = file.write_at(&sectors(1, 2), first * 512);
+            assert_eq!(written.is_err(), fails, "life {life}, sector {first}");
+        }
+        file.set_len(9 * 512).unwrap();
+        file.sync_data().unwrap();
+        drop(file);
+        sim = if life == 0 { sim.kill() } else { sim.crash() };
+    }
+    sim.clear_faults();
+    sim.open("a").unwrap().read_at(&mut sectors(8, 0), 0).unwrap();
+}
+
+#[test]
 fn a_failed_sync_poisons_the_file_until_the_next_life() {
     let sim = SimStorage::new(14);
     let file = synced_file(&sim, "a", 1, 1);
