@@ -56,6 +56,8 @@ pub mod replacement;
 mod resident_pages;
 mod resize;
 mod scan_throttle;
+#[cfg(test)]
+mod sector_tests;
 mod shrink_throttle;
 mod space;
 pub mod statement;

@@ -12,6 +12,11 @@
 //! shorter: what the last segment holds moves to an idle one before it. Then each file that was
 //! changed gets a checkpoint.
 //!
+//! # Files that fail
+//! A file whose checkpoint or cleaning failed is tried again when nothing else is due, and takes
+//! the turn of no other. What a segment holds and can't be read costs that segment alone: the file
+//! passes over it ([`Cleaned::stuck`](packed::Cleaned::stuck)).
+//!
 //! # Pace
 //! After each step the thread rests as a scan does while queries wait for the disk, unless the
 //! files take more than [`GOAL_PRESSING`] times the images: then it is to keep up with who writes.
@@ -28,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_store::LogThrottle;
-use tidepool_store::packed::{self, PackedFile, Usage, Victim};
+use tidepool_store::packed::{self, Usage, Victim};
 
 use crate::error::{Error, Result};
 use crate::pool_core::PoolCore;
@@ -73,6 +78,8 @@ struct State {
     is_settled: bool,
     /// Spaces whose files could not be cut shorter since.
     kept: BTreeSet<u32>,
+    /// Spaces whose last checkpoint or cleaning failed.
+    failed: BTreeSet<u32>,
 }
 
 /// What packed files take, over all of them.
@@ -153,11 +160,7 @@ impl Upkeep {
     pub(crate) fn run_step(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
         let mut state = self.step.lock();
-        let done = self.run_locked(&mut state, began).inspect_err(|error| {
-            if let Some(unsaid) = self.failures.is_due(Instant::now()) {
-                tracing::error!(%error, unsaid, "a data file could not be checkpointed or cleaned");
-            }
-        });
+        let done = self.run_locked(&mut state, began);
         drop(state);
         Ok(done?.map(|is_pressing| match is_pressing {
             true => Duration::ZERO,
@@ -181,45 +184,91 @@ impl Upkeep {
     /// Of the first file that can't be written; the others have their checkpoint.
     pub(crate) fn checkpoint_files(&self) -> Result<()> {
         let _step = self.step.lock();
-        let checkpoint = |file: &PackedFile| self.core.with_ballast(|| file.checkpoint());
-        checkpoint_all(&self.core.kept_spaces(), checkpoint)
+        let mut outcome = Ok(());
+        for space in self.core.kept_spaces() {
+            let done = self.core.with_ballast(|| space.file().checkpoint());
+            outcome = outcome.and(done.map_err(Error::of_file));
+        }
+        outcome
     }
 
-    /// Whether something was done, and then, whether the next is pressing.
+    /// Reports what failed in the error log, now and then. The first error becomes the outcome.
+    fn note_failure(&self, outcome: &mut Result<()>, error: packed::Error) {
+        let error = Error::of_file(error);
+        if let Some(unsaid) = self.failures.is_due(Instant::now()) {
+            tracing::error!(%error, unsaid, "a data file could not be checkpointed or cleaned");
+        }
+        if outcome.is_ok() {
+            *outcome = Err(error);
+        }
+    }
+
+    /// Whether something was done, and then, whether the next is pressing. The error is the first,
+    /// if nothing was done.
     fn run_locked(&self, state: &mut State, now: Instant) -> Result<Option<bool>> {
-        let spaces = self.core.kept_spaces();
-        if let Some(space) = spaces.iter().find(|space| space.file().wants_checkpoint()) {
-            space.file().checkpoint().map_err(Error::of_file)?;
-            self.checkpoints.fetch_add(1, Ordering::Relaxed);
-            return Ok(Some(false));
-        }
-        let (mut occupied, mut live, mut map_bytes) = (0, 0, 0);
-        let mut candidates = Vec::new();
-        for space in &spaces {
-            let usage = space.file().usage();
-            occupied += usage.occupied_bytes;
-            live += usage.live_bytes;
-            map_bytes += usage.memory_bytes;
-            candidates.push(Candidate { space: space.clone(), usage });
-        }
-        self.trim_maps(&candidates, map_bytes);
+        let mut outcome = Ok(());
+        let spaces = self.core.kept_spaces().into_iter();
+        let mut files: Vec<Candidate> =
+            spaces.map(|space| Candidate { usage: space.file().usage(), space }).collect();
+        let sum = |bytes: fn(&Usage) -> u64| files.iter().map(|file| bytes(&file.usage)).sum();
+        let (occupied, live): (u64, u64) =
+            (sum(|usage| usage.occupied_bytes), sum(|usage| usage.live_bytes));
+        self.trim_maps(&files, sum(|usage| usage.memory_bytes));
         let takes_more_than = |goal: f64| occupied as f64 > live as f64 * goal + SLACK as f64;
         let goal = match self.is_at_rest(state, now) {
             true => GOAL_AT_REST,
             false => GOAL_WRITING,
         };
-        if takes_more_than(goal) && self.clean_best(&mut candidates)? {
-            state.is_settled = false;
-            return Ok(Some(takes_more_than(GOAL_PRESSING)));
+        files.sort_by_key(|file| Reverse(file.dead_bytes()));
+        state.failed.retain(|id| files.iter().any(|file| file.space.id() == *id));
+        let has_failed = |file: &&Candidate| state.failed.contains(&file.space.id());
+        let (failed, sound): (Vec<_>, Vec<_>) = files.iter().partition(has_failed);
+        for among in [sound, failed] {
+            if self.checkpoint_one(&among, state, &mut outcome) {
+                return Ok(Some(false));
+            }
+            if takes_more_than(goal) && self.clean_best(&among, state, &mut outcome) {
+                state.is_settled = false;
+                return Ok(Some(takes_more_than(GOAL_PRESSING)));
+            }
         }
         if goal == GOAL_AT_REST && !state.is_settled {
-            if shorten_one(&candidates, &mut state.kept)? {
+            if self.shorten_one(&files, state, &mut outcome) {
                 return Ok(Some(false));
             }
             state.is_settled = true;
-            checkpoint_all(&spaces, PackedFile::checkpoint)?;
+            for file in &files {
+                if let Err(error) = file.space.file().checkpoint() {
+                    self.note_failure(&mut outcome, error);
+                }
+            }
         }
-        Ok(None)
+        outcome.map(|()| None)
+    }
+
+    /// A checkpoint of the first file that wants one and can have it; false if none has.
+    fn checkpoint_one(
+        &self,
+        files: &[&Candidate],
+        state: &mut State,
+        outcome: &mut Result<()>,
+    ) -> bool {
+        for Candidate { space, .. } in
+            files.iter().filter(|file| file.space.file().wants_checkpoint())
+        {
+            match space.file().checkpoint() {
+                Ok(()) => {
+                    state.failed.remove(&space.id());
+                    self.checkpoints.fetch_add(1, Ordering::Relaxed);
+                    return true;
+                }
+                Err(error) => {
+                    state.failed.insert(space.id());
+                    self.note_failure(outcome, error);
+                }
+            }
+        }
+        false
     }
 
     /// Whether no page was written for a while.
@@ -228,26 +277,65 @@ impl Upkeep {
         match state.written {
             Some((before, since)) if before == written => now - since >= REST_AFTER,
             _ => {
-                *state = State { written: Some((written, now)), ..State::default() };
+                let failed = std::mem::take(&mut state.failed);
+                *state = State { written: Some((written, now)), failed, ..State::default() };
                 false
             }
         }
     }
 
-    /// Empties the emptiest segment of the files that have most to gain; false if none has any.
-    fn clean_best(&self, candidates: &mut [Candidate]) -> Result<bool> {
-        candidates.sort_by_key(|candidate| Reverse(candidate.dead_bytes()));
-        let victims = candidates.iter().take(FILES_COMPARED).filter_map(|candidate| {
-            let victim = candidate.space.file().victim()?;
-            Some((&candidate.space, victim))
-        });
-        let share = |victim: &Victim| victim.share();
-        let best = victims.min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)));
-        let Some((space, victim)) = best else { return Ok(false) };
-        let cleaned = space.file().clean(victim).map_err(Error::of_file)?;
-        self.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
-        self.freed_bytes.fetch_add(cleaned.freed_bytes, Ordering::Relaxed);
-        Ok(true)
+    /// Empties the emptiest segment of the files that have most to gain, which come first; false if
+    /// none has any that can be emptied.
+    fn clean_best(
+        &self,
+        files: &[&Candidate],
+        state: &mut State,
+        outcome: &mut Result<()>,
+    ) -> bool {
+        let victims =
+            files.iter().filter_map(|file| Some((&file.space, file.space.file().victim()?)));
+        let mut victims: Vec<(&Arc<Space>, Victim)> = victims.collect();
+        for compared in victims.chunks_mut(FILES_COMPARED) {
+            compared.sort_by(|(_, a), (_, b)| a.share().total_cmp(&b.share()));
+            for (space, victim) in compared {
+                match space.file().clean(*victim) {
+                    Ok(cleaned) => {
+                        state.failed.remove(&space.id());
+                        self.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
+                        self.freed_bytes.fetch_add(cleaned.freed_bytes, Ordering::Relaxed);
+                        return true;
+                    }
+                    Err(error) => {
+                        state.failed.insert(space.id());
+                        self.note_failure(outcome, error);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Cuts one file shorter by a segment; false if none can be. Those that can't be are not tried
+    /// again.
+    fn shorten_one(
+        &self,
+        files: &[Candidate],
+        state: &mut State,
+        outcome: &mut Result<()>,
+    ) -> bool {
+        for Candidate { space, usage } in files {
+            let idle = usage.file_bytes.saturating_sub(usage.occupied_bytes);
+            let is_long = idle > SLACK && idle > usage.file_bytes / IDLE_SHARE;
+            if is_long && !state.kept.contains(&space.id()) {
+                match space.file().shorten() {
+                    Ok(true) => return true,
+                    Ok(false) => {}
+                    Err(error) => self.note_failure(outcome, error),
+                }
+                state.kept.insert(space.id());
+            }
+        }
+        false
     }
 
     /// Forgets parts of the maps if they take more than their part of the pool, in proportion.
@@ -262,33 +350,4 @@ impl Upkeep {
             space.file().trim_map((nodes as usize).max(MAP_NODES_MIN));
         }
     }
-}
-
-/// Cuts one file shorter by a segment; false if none can be. Those that can't be are `kept`, and
-/// not tried again.
-fn shorten_one(files: &[Candidate], kept: &mut BTreeSet<u32>) -> Result<bool> {
-    for Candidate { space, usage } in files {
-        let idle = usage.file_bytes.saturating_sub(usage.occupied_bytes);
-        let is_long = idle > SLACK && idle > usage.file_bytes / IDLE_SHARE;
-        if is_long && !kept.contains(&space.id()) {
-            if space.file().shorten().map_err(Error::of_file)? {
-                return Ok(true);
-            }
-            kept.insert(space.id());
-        }
-    }
-    Ok(false)
-}
-
-/// A checkpoint of each file that was changed since its last one. The error is that of the first
-/// that can't be written; the others have theirs.
-fn checkpoint_all(
-    spaces: &[Arc<Space>],
-    checkpoint: impl Fn(&PackedFile) -> packed::Result<()>,
-) -> Result<()> {
-    let mut outcome = Ok(());
-    for space in spaces {
-        outcome = outcome.and(checkpoint(space.file()).map_err(Error::of_file));
-    }
-    outcome
 }

@@ -172,11 +172,21 @@ impl PackedFile {
     }
 
     /// Asks the map until all nodes that the answer needs are in memory.
-    pub(super) fn with_nodes<T>(&self, mut ask: impl FnMut() -> Result<T, Absent>) -> Result<T> {
+    pub(super) fn with_nodes<T>(&self, ask: impl FnMut() -> Result<T, Absent>) -> Result<T> {
+        self.with_nodes_named(ask).map_err(|failed| failed.1)
+    }
+
+    /// The same. An error comes with the node that can't be read.
+    pub(super) fn with_nodes_named<T>(
+        &self,
+        mut ask: impl FnMut() -> Result<T, Absent>,
+    ) -> Result<T, Box<(Object, Error)>> {
         loop {
             match ask() {
                 Ok(answer) => return Ok(answer),
-                Err(absent) => self.load(absent)?,
+                Err(absent) => {
+                    self.load(absent).map_err(|error| Box::new((absent.object, error)))?;
+                }
             }
         }
     }

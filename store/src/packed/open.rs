@@ -326,7 +326,7 @@ impl PackedFile {
         here.filter(has_room).into_iter().chain([(tail.next, 0)])
     }
 
-    fn header_at(
+    pub(super) fn header_at(
         &self,
         segment: u32,
         offset: u64,

@@ -145,7 +145,7 @@ impl PackedFile {
     /// As [`PackedFile::read`], but that the image can be decoded is not checked.
     pub fn image(&self, space: u32, no: u32) -> Result<Option<Image>> {
         self.newest_image(space, no, |entry: Entry, image: &[u8]| {
-            Image::stored_at((space, no), &entry, image)
+            Image::stored_at((space, no), &entry, image.to_vec())
         })
     }
 
@@ -223,7 +223,7 @@ impl PackedFile {
             for wanted in &window.pages {
                 let Wanted { index, space, no, entry } = *wanted;
                 images[index] = match self.image_in(window, bytes, wanted).filter(|_| is_read) {
-                    Some(image) => Some(Image::stored_at((space, no), &entry, image)),
+                    Some(image) => Some(Image::stored_at((space, no), &entry, image.to_vec())),
                     None => match self.image(space, no) {
                         Err(error @ Error::Corrupt { object: Object::Page { .. }, .. }) => {
                             piece.spoilt.push((no, error));

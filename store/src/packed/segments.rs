@@ -44,7 +44,10 @@ pub struct Segments {
     /// Segments that the cleaner has gone through since the last checkpoint. What it left goes with
     /// the checkpoint.
     cleaned: BTreeSet<u32>,
-    /// Those with images that are neither pinned nor cleaned.
+    /// Segments with an image in use that the cleaner could not move. It passes over them as long
+    /// as they hold any.
+    stuck: BTreeSet<u32>,
+    /// Those with images that are neither pinned, nor cleaned, nor stuck.
     victims: Victims,
     /// Units of images in use in all of them.
     live: u64,
@@ -81,6 +84,7 @@ impl Segments {
             idle_small: count.min(SMALL_SEGMENTS),
             pinned: BTreeSet::new(),
             cleaned: BTreeSet::new(),
+            stuck: BTreeSet::new(),
             victims: Victims::default(),
             live: 0,
             in_use: 0,
@@ -155,6 +159,9 @@ impl Segments {
         self.live = self.live - u64::from(row.live) + u64::from(live);
         self.in_use = self.in_use + u32::from(live > 0) - u32::from(row.live > 0);
         self.rows[segment as usize].live = live;
+        if live == 0 {
+            self.stuck.remove(&segment);
+        }
         if !is_same {
             self.place(segment);
         }
@@ -165,7 +172,8 @@ impl Segments {
         let row = self.rows[segment as usize];
         let is_pinned = self.pinned.contains(&segment);
         self.set_idle(segment, row.live == 0 && !is_pinned);
-        if row.live > 0 && !is_pinned && !self.cleaned.contains(&segment) {
+        let is_passed_over = self.cleaned.contains(&segment) || self.stuck.contains(&segment);
+        if row.live > 0 && !is_pinned && !is_passed_over {
             self.victims.insert(self.victim_of(segment), row.newest);
         }
     }
@@ -220,9 +228,16 @@ impl Segments {
 
     /// The cleaner has not gone through the segment after all.
     pub fn forget_cleaned(&mut self, segment: u32) {
-        if self.cleaned.remove(&segment) {
+        if self.cleaned.remove(&segment) | self.stuck.remove(&segment) {
             self.place(segment);
         }
+    }
+
+    /// Notes that the cleaner could not move all that is in use in the segment. Returns whether
+    /// that is news.
+    pub fn note_stuck(&mut self, segment: u32) -> bool {
+        self.forget_victim(segment);
+        self.live_units(segment) > 0 && self.stuck.insert(segment)
     }
 
     /// Whether runs since the last checkpoint lie in the segment.
@@ -414,7 +429,7 @@ impl Segments {
     }
 
     /// The segment that is worth most to empty; `run` is the newest run. Segments that are empty,
-    /// pinned, filled by a stream or cleaned since the last checkpoint are none.
+    /// pinned, filled by a stream, stuck or cleaned since the last checkpoint are none.
     pub fn victim(&self, tails: &[Tail; STREAMS], run: u64) -> Option<Victim> {
         self.victims.best(|segment, newest| {
             let age = run.saturating_sub(newest);
@@ -426,8 +441,8 @@ impl Segments {
     /// these and for what the streams go on in. Walks the segments from the end.
     pub fn last_victim(&self, tails: &[Tail; STREAMS]) -> Option<Victim> {
         let last = (0..self.count()).rev().find(|segment| self.live_units(*segment) > 0)?;
-        let is_kept =
-            is_filled(tails, last) || self.pinned.contains(&last) || self.cleaned.contains(&last);
+        let is_kept = is_filled(tails, last)
+            || [&self.pinned, &self.cleaned, &self.stuck].iter().any(|set| set.contains(&last));
         let before = self.idle.range(..last).filter(|segment| !is_filled(tails, **segment));
         // Each stream has chosen two.
         let spare = before.skip(2 * STREAMS).map(|segment| self.units_of(*segment));

@@ -49,9 +49,9 @@ impl Image {
     }
 
     /// The image that an entry leads to.
-    pub(super) fn stored_at((space, no): (u32, u32), entry: &Entry, bytes: &[u8]) -> Image {
+    pub(super) fn stored_at((space, no): (u32, u32), entry: &Entry, bytes: Vec<u8>) -> Image {
         let Entry { codec, seal, .. } = *entry;
-        Image { space, no, codec, seal, bytes: bytes.to_vec() }
+        Image { space, no, codec, seal, bytes }
     }
 
     fn stored(&self) -> Stored<'_> {

@@ -261,6 +261,19 @@ impl Map {
         Ok(true)
     }
 
+    /// The nodes whose image is at a place, as far as the nodes above are in memory.
+    pub fn nodes_at(&self, is_place: &dyn Fn(&Entry) -> bool) -> Vec<(Object, Entry)> {
+        let mut nodes = Vec::new();
+        for (space, tree) in &self.trees {
+            each_stored((*space, tree.height, 0), &tree.root, &mut |object, entry| {
+                if is_place(&entry) {
+                    nodes.push((object, entry));
+                }
+            });
+        }
+        nodes
+    }
+
     /// The nodes that a checkpoint has to write, children first. They stay as they are until
     /// [`Map::settle`] if the writer's mutex is held until then.
     pub fn dirty(&self) -> Vec<Dirty> {
@@ -577,22 +590,23 @@ fn trim_child(child: &mut Child, excess: &mut usize) {
     }
 }
 
-#[cfg(test)]
-impl Map {
-    /// The images of all nodes that a root leads to. All nodes are read by now.
-    pub fn each_stored(&self, each: &mut dyn FnMut(Entry)) {
-        fn of(child: &Child, each: &mut dyn FnMut(Entry)) {
-            match child {
-                Child::Empty => {}
-                Child::Stored(entry) => each(*entry),
-                Child::Loaded(node) => {
-                    node.stored.into_iter().for_each(&mut *each);
-                    if let Body::Inner(children) = &node.body {
-                        children.iter().for_each(|child| of(child, each));
-                    }
+/// Calls `each` with every node in memory and below such a one that has an image.
+fn each_stored(
+    (space, level, index): (u32, u8, u32),
+    child: &Child,
+    each: &mut dyn FnMut(Object, Entry),
+) {
+    let object = Object::Node { space, level, index };
+    match child {
+        Child::Empty => {}
+        Child::Stored(entry) => each(object, *entry),
+        Child::Loaded(node) => {
+            node.stored.iter().for_each(|entry| each(object, *entry));
+            if let Body::Inner(children) = &node.body {
+                for (slot, child) in (0..).zip(children) {
+                    each_stored((space, level - 1, index << FANOUT_BITS | slot), child, each);
                 }
             }
         }
-        self.trees.values().for_each(|tree| of(&tree.root, each));
     }
 }

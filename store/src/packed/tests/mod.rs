@@ -10,4 +10,5 @@ mod model;
 mod rescue;
 mod room;
 mod sealing;
+mod sectors;
 mod threads;

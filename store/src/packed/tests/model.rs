@@ -198,7 +198,8 @@ fn recount(packed: &PackedFile, what: &str) {
         from = no.checked_add(1);
     }
     writer.tables.iter().for_each(|(_, entry)| add(entry));
-    packed.map.read().each_stored(&mut |entry| add(&entry));
+    let nodes = packed.map.read().nodes_at(&|_| true);
+    nodes.iter().for_each(|(_, entry)| add(entry));
     for (segment, live) in (0..).zip(live) {
         let counted = u64::from(writer.segments.live_units(segment));
         assert_eq!(counted, live, "{what}: units of {UNIT} bytes in use in segment {segment}");

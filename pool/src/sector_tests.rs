@@ -1,0 +1,95 @@
+//! Bad sectors of packed files: what cannot be read, written or cleaned holds up nothing else.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tidepool_store::packed::{Codec, Image, Stream};
+
+use crate::config::PoolConfig;
+use crate::page::PageSize;
+use crate::pool::Pool;
+use crate::space::Space;
+use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
+use crate::test_files;
+
+const PAGE: usize = 4096;
+/// The slots of a file's root.
+const ROOTS: Range<u64> = 0..4 * 4096;
+
+fn pool_on(sim: &SimStorage) -> Arc<Pool> {
+    let config = PoolConfig {
+        page_size: PageSize::new(PAGE).unwrap(),
+        size_bytes: 4 << 20,
+        background: false,
+        ..PoolConfig::default()
+    };
+    Pool::new(config, Arc::new(sim.clone())).unwrap()
+}
+
+fn open(sim: &SimStorage, pool: &Pool, id: u32) -> Arc<Space> {
+    let file = sim.create(&format!("{id}.tpd")).unwrap();
+    let page_size = PageSize::new(PAGE).unwrap();
+    pool.open_space(id, test_files::create(file, id, page_size)).unwrap()
+}
+
+fn break_place(sim: &SimStorage, space: &Space, op: StorageOp, place: Range<u64>) {
+    sim.inject(Fault::new(op, FaultKind::Io).on(space.name()).within(place).always());
+}
+
+/// Bytes that do not shrink.
+fn noise(no: u32) -> Vec<u8> {
+    let mut state = u64::from(no) << 20 | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..PAGE / 8).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+/// Writes images of pages past the pool.
+fn write(space: &Space, pages: impl Iterator<Item = u32>) {
+    let image = |no| Image::plain((space.id(), no), Codec::Raw, noise(no));
+    let images: Vec<Image> = pages.map(image).collect();
+    for batch in images.chunks(200) {
+        space.file().write(Stream::Flushed, batch).unwrap();
+    }
+}
+
+/// Upkeep until nothing is due, or nothing can be done any more.
+fn keep_up(pool: &Pool) {
+    for step in 0.. {
+        assert!(step < 500, "it ends");
+        match pool.run_upkeep_step() {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+}
+
+#[test]
+fn a_file_that_can_have_no_checkpoint_holds_up_no_other() {
+    let sim = SimStorage::new(1);
+    let pool = pool_on(&sim);
+    let (broken, sound) = (open(&sim, &pool, 16), open(&sim, &pool, 17));
+    for space in [&broken, &sound] {
+        write(space, 0..4000);
+    }
+    // Its checkpoints and its cleaning fail from now on.
+    break_place(&sim, &broken, StorageOp::Write, ROOTS);
+    keep_up(&pool);
+    assert!(broken.file().wants_checkpoint() && !sound.file().wants_checkpoint());
+    // Much of the sound one is dead then.
+    for _ in 0..3 {
+        write(&sound, (0..4000).filter(|no| no % 8 != 0));
+    }
+    keep_up(&pool);
+    let usage = pool.packed_usage();
+    assert!(usage.occupied_bytes < usage.live_bytes * 14 / 10 + (5 << 20), "{usage:?}");
+    assert!(usage.moved_bytes > 0, "{usage:?}");
+    // With the sector in order again, the other has its turn.
+    sim.clear_faults();
+    keep_up(&pool);
+    assert!(!broken.file().wants_checkpoint());
+}

@@ -1,0 +1,152 @@
+//! Bad sectors: places that refuse reads or writes for ever. Each costs what lies there, and nothing
+//! else.
+
+use std::ops::Range;
+
+use super::super::geometry::BLOCK;
+use super::super::*;
+use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of};
+use crate::storage::{Fault, FaultKind, SimStorage, StorageOp};
+
+const PAGES: u32 = 60;
+
+/// Versions of images that do not shrink: 15 of them with a header fill a segment.
+fn whole(no: u32, version: u32) -> (u32, u32) {
+    (no, version * 3 + (3 - no % 3))
+}
+
+fn write(packed: &PackedFile, model: &mut Model, images: &[(u32, u32)]) -> Result<()> {
+    let batch: Vec<Image> = images.iter().map(|(no, version)| image(*no, *version)).collect();
+    packed.write(Stream::Flushed, &batch)?;
+    model.durable(images);
+    Ok(())
+}
+
+fn break_place(disk: &SimStorage, op: StorageOp, place: Range<u64>) {
+    disk.inject(Fault::new(op, FaultKind::Io).on(FILE).within(place).always());
+}
+
+/// Full segments, in each of which three pages of fifteen are in use: 0, 5, 10 …
+fn worn(disk: &SimStorage) -> (PackedFile, Model) {
+    let (packed, mut model) = (create(disk, 1), Model::default());
+    let first: Vec<(u32, u32)> = (0..PAGES).map(|no| whole(no, 1)).collect();
+    write(&packed, &mut model, &first).unwrap();
+    packed.checkpoint().unwrap();
+    let second: Vec<(u32, u32)> =
+        (0..PAGES).filter(|no| no % 5 != 0).map(|no| whole(no, 2)).collect();
+    write(&packed, &mut model, &second).unwrap();
+    packed.checkpoint().unwrap();
+    (packed, model)
+}
+
+fn segment_of(packed: &PackedFile, no: u32) -> u32 {
+    packed.geometry.segment_of(&packed.find(SPACE, no).unwrap().unwrap()).unwrap()
+}
+
+fn reads(packed: &PackedFile, no: u32, version: u32) -> Result<()> {
+    let mut page = vec![0; PAGE];
+    packed.read(SPACE, no, &mut page).map(|found| {
+        assert_eq!(found, Found::Page);
+        assert!(page == page_of(no, version), "page {no}");
+    })
+}
+
+/// Empties segments until none is worn.
+fn clean_all(packed: &PackedFile) -> Vec<Cleaned> {
+    let mut all = Vec::new();
+    while let Some(victim) = packed.victim().filter(|victim| victim.share() < 0.5) {
+        all.push(packed.clean(victim).unwrap());
+        assert!(all.len() < 30, "it ends");
+    }
+    packed.checkpoint().unwrap();
+    all
+}
+
+#[test]
+fn a_bad_sector_below_dead_images_keeps_no_segment_from_being_emptied() {
+    let disk = SimStorage::new(1);
+    let (packed, mut model) = (create(&disk, 1), Model::default());
+    let first: Vec<(u32, u32)> = (0..PAGES).map(|no| whole(no, 1)).collect();
+    write(&packed, &mut model, &first).unwrap();
+    packed.checkpoint().unwrap();
+    let dead = packed.find(SPACE, 3).unwrap().unwrap();
+    let segment = packed.geometry.segment_of(&dead).unwrap();
+    let second: Vec<(u32, u32)> =
+        (0..PAGES).filter(|no| no % 5 != 0).map(|no| whole(no, 2)).collect();
+    write(&packed, &mut model, &second).unwrap();
+    packed.checkpoint().unwrap();
+    break_place(&disk, StorageOp::Read, dead.offset()..dead.offset() + 512);
+    assert_eq!(segment_of(&packed, 0), segment);
+    let cleaned = clean_all(&packed);
+    assert!(cleaned.iter().all(|cleaned| cleaned.stuck.is_none()), "{cleaned:?}");
+    assert!((0..PAGES).all(|no| segment_of(&packed, no) != segment));
+    model.check(&packed, PAGES, "after the cleaner");
+}
+
+#[test]
+fn a_segment_with_an_image_that_cannot_be_moved_is_passed_over() {
+    for is_spoilt in [false, true] {
+        let disk = SimStorage::with_alignment(1, 1);
+        let (packed, mut model) = worn(&disk);
+        let stuck = packed.find(SPACE, 5).unwrap().unwrap();
+        let segment = packed.geometry.segment_of(&stuck).unwrap();
+        match is_spoilt {
+            true => disk.corrupt(FILE, stuck.offset() + 100, 1),
+            false => {
+                break_place(&disk, StorageOp::Read, stuck.offset()..stuck.offset() + 1);
+            }
+        }
+        let cleaned = clean_all(&packed);
+        let errors: Vec<&Error> = cleaned.iter().filter_map(|it| it.stuck.as_ref()).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let (why, offset) = (errors[0].to_string(), format!("offset {}", stuck.offset()));
+        let block = format!("offset {}", stuck.offset() / BLOCK as u64 * BLOCK as u64);
+        assert!(why.starts_with("t: page 5 of space 7 is corrupt: its image can't be"), "{why}");
+        assert!(why.contains(if is_spoilt { &offset } else { &block }), "{why}");
+        // All but the one page have moved, in that segment as in the others.
+        for no in (0..PAGES).step_by(5) {
+            assert_eq!(segment_of(&packed, no) == segment, no == 5, "page {no}");
+            let (_, version) = whole(no, 1);
+            assert_eq!(reads(&packed, no, version).is_err(), no == 5, "page {no}");
+        }
+        // Neither the next round nor a shorter file is tried in vain.
+        assert!(clean_all(&packed).iter().all(|cleaned| cleaned.stuck.is_none()));
+        while packed.shorten().unwrap() {}
+        // When the page has another image, the segment can be filled again.
+        write(&packed, &mut model, &[(5, 9)]).unwrap();
+        packed.checkpoint().unwrap();
+        assert_eq!(packed.writer.lock().segments.live_units(segment), 0);
+        let tails = packed.writer.lock().chain.tails;
+        let is_ahead = tails.iter().any(|tail| tail.next == segment || tail.after == segment);
+        let choice = packed.writer.lock().segments.choose_any(&tails, &[]);
+        assert!(is_ahead || choice <= Some(segment), "{tails:?}, {choice:?}");
+        model.check(&packed, PAGES, "at last");
+    }
+}
+
+#[test]
+fn a_header_that_cannot_be_read_keeps_no_segment_from_being_emptied() {
+    let disk = SimStorage::new(1);
+    let (packed, mut model) = worn(&disk);
+    let entry = packed.find(SPACE, 0).unwrap().unwrap();
+    let node = packed.map.read().nodes_at(&|_| true)[0].1;
+    // A run's header is in one block with its first image, which is page 0, or a node in memory.
+    for first in [entry, node] {
+        let start = first.offset() / BLOCK as u64 * BLOCK as u64;
+        break_place(&disk, StorageOp::Read, start..start + 512);
+    }
+    let segments = [entry, node].map(|first| packed.geometry.segment_of(&first).unwrap());
+    write(&packed, &mut model, &[(0, 9)]).unwrap();
+    // Streams go on elsewhere.
+    for version in 10..14 {
+        let pages = (1..20).filter(|no| no % 5 != 0);
+        let images: Vec<(u32, u32)> = pages.map(|no| whole(no, version)).collect();
+        write(&packed, &mut model, &images).unwrap();
+        packed.checkpoint().unwrap();
+    }
+    let cleaned = clean_all(&packed);
+    assert!(cleaned.iter().all(|cleaned| cleaned.stuck.is_none()), "{cleaned:?}");
+    let left = segments.map(|segment| packed.writer.lock().segments.live_units(segment));
+    assert_eq!(left, [0, 0]);
+    model.check(&packed, PAGES, "after the cleaner");
+}
