@@ -6,21 +6,22 @@ use std::sync::Arc;
 use tidepool_store::packed::{Codec, Image, Stream};
 
 use crate::config::PoolConfig;
-use crate::page::PageSize;
+use crate::page::{Lsn, PageSize};
 use crate::pool::Pool;
 use crate::space::Space;
-use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
+use crate::storage::{Ballast, Fault, FaultKind, SimStorage, Storage, StorageOp};
 use crate::test_files;
 
 const PAGE: usize = 4096;
 /// The slots of a file's root.
 const ROOTS: Range<u64> = 0..4 * 4096;
 
-fn pool_on(sim: &SimStorage) -> Arc<Pool> {
+fn pool_on(sim: &SimStorage, ballast: Option<Arc<Ballast>>) -> Arc<Pool> {
     let config = PoolConfig {
         page_size: PageSize::new(PAGE).unwrap(),
         size_bytes: 4 << 20,
         background: false,
+        ballast,
         ..PoolConfig::default()
     };
     Pool::new(config, Arc::new(sim.clone())).unwrap()
@@ -57,6 +58,12 @@ fn write(space: &Space, pages: impl Iterator<Item = u32>) {
     }
 }
 
+fn dirty(pool: &Pool, space: &Space, no: u32, lsn: u64) {
+    let mut page = pool.new_page(space, no).unwrap();
+    page.bytes_mut()[32..].copy_from_slice(&noise(no)[32..]);
+    pool.mark_dirty(&mut page, Lsn(lsn), Lsn(lsn + 10));
+}
+
 /// Upkeep until nothing is due, or nothing can be done any more.
 fn keep_up(pool: &Pool) {
     for step in 0.. {
@@ -71,7 +78,7 @@ fn keep_up(pool: &Pool) {
 #[test]
 fn a_file_that_can_have_no_checkpoint_holds_up_no_other() {
     let sim = SimStorage::new(1);
-    let pool = pool_on(&sim);
+    let pool = pool_on(&sim, None);
     let (broken, sound) = (open(&sim, &pool, 16), open(&sim, &pool, 17));
     for space in [&broken, &sound] {
         write(space, 0..4000);
@@ -92,4 +99,23 @@ fn a_file_that_can_have_no_checkpoint_holds_up_no_other() {
     sim.clear_faults();
     keep_up(&pool);
     assert!(!broken.file().wants_checkpoint());
+}
+
+/// The emptiest segment can't be read: the ballast helps all the same.
+#[test]
+fn the_ballast_is_released_though_a_segment_cannot_be_read() {
+    let sim = SimStorage::new(1);
+    let ballast = Arc::new(Ballast::open(&sim, "ballast", 8 << 20).unwrap());
+    let pool = pool_on(&sim, Some(ballast.clone()));
+    let space = open(&sim, &pool, 16);
+    write(&space, 0..600);
+    space.file().checkpoint().unwrap();
+    write(&space, (0..14).filter(|no| *no != 5));
+    space.file().checkpoint().unwrap();
+    let stuck = space.file().find(16, 5).unwrap().unwrap().offset();
+    break_place(&sim, &space, StorageOp::Read, stuck..stuck + 1);
+    sim.set_capacity(Some(sim.used_bytes()));
+    (1000..1400).for_each(|no| dirty(&pool, &space, no, u64::from(no) * 10));
+    pool.flush_all().unwrap();
+    assert_eq!(ballast.bytes(), 0);
 }

@@ -130,12 +130,16 @@ fn prepare<'a>(
 }
 
 /// A checkpoint frees the segments that held runs since the last one; and the emptiest of the
-/// others is emptied, which takes another checkpoint to count.
+/// others is emptied, which takes another checkpoint to count. One that can't be emptied is no
+/// reason to do without the ballast.
 fn make_room(file: &PackedFile) -> packed::Result<()> {
     file.checkpoint()?;
-    if let Some(victim) = file.victim() {
-        file.clean(victim)?;
-        file.checkpoint()?;
+    while let Some(victim) = file.victim() {
+        match file.clean(victim) {
+            Ok(cleaned) if cleaned.stuck.is_some() => {}
+            Ok(_) => return file.checkpoint(),
+            Err(_) => break,
+        }
     }
     Ok(())
 }
