@@ -3,11 +3,11 @@
 //! A segment is *empty* when the map leads to no image in it. An empty one is *idle*, and may be
 //! filled again, unless a run since the last checkpoint lies in it: a start after a crash follows
 //! the chain of runs through it. The newest root's own images count as in use until a newer root is
-//! durable.
+//! durable. One in which a write failed is not idle either.
 //!
 //! All that is asked often is kept up to date: no question walks the segments.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::entry::Entry;
 use super::geometry::{Geometry, SMALL_SEGMENTS, UNIT};
@@ -19,6 +19,10 @@ use super::victims::{Victim, Victims};
 const PART_SEGMENTS: usize = 4096;
 /// Units in use, newest run.
 const ROW_BYTES: usize = 8;
+
+/// Segments at most that are known to refuse writes. If a whole device refuses them for a while,
+/// most segments are none the worse for it.
+const REFUSING_MAX: usize = 8;
 
 /// Bytes that a segment takes in memory: its row, and its place among idle ones or victims.
 const SEGMENT_BYTES: u64 = size_of::<Row>() as u64 + 32;
@@ -35,7 +39,7 @@ const TOO_MANY: Miscounted = "more of a segment is in use than it has";
 pub struct Segments {
     geometry: Geometry,
     rows: Vec<Row>,
-    /// Neither images nor runs since the last checkpoint.
+    /// Neither images nor runs since the last checkpoint, and no write to them failed.
     idle: BTreeSet<u32>,
     /// How many of them are small.
     idle_small: u32,
@@ -47,6 +51,9 @@ pub struct Segments {
     /// Segments with an image in use that the cleaner could not move. It passes over them as long
     /// as they hold any.
     stuck: BTreeSet<u32>,
+    /// Segments in which a write failed, the newest last. Nothing is written to them, until the
+    /// file is opened again.
+    refusing: VecDeque<u32>,
     /// Those with images that are neither pinned, nor cleaned, nor stuck.
     victims: Victims,
     /// Units of images in use in all of them.
@@ -85,6 +92,7 @@ impl Segments {
             pinned: BTreeSet::new(),
             cleaned: BTreeSet::new(),
             stuck: BTreeSet::new(),
+            refusing: VecDeque::new(),
             victims: Victims::default(),
             live: 0,
             in_use: 0,
@@ -116,6 +124,7 @@ impl Segments {
         }
         self.rows.truncate(count as usize);
         self.cleaned.split_off(&count);
+        self.refusing.retain(|segment| *segment < count);
         self.check();
     }
 
@@ -171,7 +180,7 @@ impl Segments {
     fn place(&mut self, segment: u32) {
         let row = self.rows[segment as usize];
         let is_pinned = self.pinned.contains(&segment);
-        self.set_idle(segment, row.live == 0 && !is_pinned);
+        self.set_idle(segment, row.live == 0 && !is_pinned && !self.refuses(segment));
         let is_passed_over = self.cleaned.contains(&segment) || self.stuck.contains(&segment);
         if row.live > 0 && !is_pinned && !is_passed_over {
             self.victims.insert(self.victim_of(segment), row.newest);
@@ -238,6 +247,25 @@ impl Segments {
     pub fn note_stuck(&mut self, segment: u32) -> bool {
         self.forget_victim(segment);
         self.live_units(segment) > 0 && self.stuck.insert(segment)
+    }
+
+    /// Notes that a write to the segment failed.
+    pub fn note_refusing(&mut self, segment: u32) {
+        if self.refuses(segment) {
+            return;
+        }
+        self.refusing.push_back(segment);
+        self.place(segment);
+        if self.refusing.len() > REFUSING_MAX {
+            let oldest = self.refusing.pop_front().expect("it has several");
+            self.place(oldest);
+        }
+        self.check();
+    }
+
+    /// Whether a write to the segment failed.
+    pub fn refuses(&self, segment: u32) -> bool {
+        self.refusing.contains(&segment)
     }
 
     /// Whether runs since the last checkpoint lie in the segment.
@@ -318,7 +346,8 @@ impl Segments {
         let idle_small = self.idle.range(..SMALL_SEGMENTS).count();
         assert_eq!(idle_small, self.idle_small as usize, "the small idle segments are counted");
         for (segment, row) in (0..).zip(&self.rows) {
-            let is_idle = row.live == 0 && !self.pinned.contains(&segment);
+            let is_idle =
+                row.live == 0 && !self.pinned.contains(&segment) && !self.refuses(segment);
             assert_eq!(is_idle, self.idle.contains(&segment), "whether segment {segment} is idle");
         }
     }

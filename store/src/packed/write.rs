@@ -1,4 +1,12 @@
 //! Writing batches: runs are drafted, written, synced, and then the map leads to them.
+//!
+//! # A place that refuses writes
+//! If the disk fails a write, its segment is filled no further, and chosen no more. The next
+//! attempt begins with a checkpoint, as after every batch that failed. Its runs lie elsewhere: only
+//! their root leads to them, so they can be in any idle segment. The root also says where the
+//! streams go on, and names no segment that has refused a write. What the failed run has left on
+//! the disk is where a start looks for the successor of the run before it, as after a crash; once
+//! the root is durable, no start looks there.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -17,7 +25,7 @@ use super::run::{
 };
 use super::write_all::{synced, written};
 use crate::encryption::SEAL_BYTES;
-use crate::storage::{AlignedBuf, IoOp, StorageFile};
+use crate::storage::{AlignedBuf, IoOp, StorageFile, StorageOp};
 
 /// Pages that [`PackedFile::forget_from`] frees with one sync.
 const FREED_MAX: usize = 4096;
@@ -132,6 +140,9 @@ impl<'a> Appender<'a> {
     fn advance(&mut self, writer: &mut Writer, (kind, stream): (RunKind, Stream)) -> Result<()> {
         let own = self.segments();
         let mut tails = self.chain.tails;
+        if kind == RunKind::Map && writer.segments.refuses(tails[stream.index()].next) {
+            tails[stream.index()].next = writer.segments.choose(&tails, &own);
+        }
         let tail = &mut tails[stream.index()];
         let segment = tail.next;
         (tail.segment, tail.filled, tail.next) = (Some(segment), 0, tail.after);
@@ -280,10 +291,11 @@ impl<'a> Appender<'a> {
     /// Writes and syncs the runs.
     pub fn write(&self, writer: &mut Writer) -> Result<()> {
         for mut op in self.ops() {
-            written(&*self.file.file, move || {
+            let outcome = written(&*self.file.file, move || {
                 op.run();
                 op.result
-            })?;
+            });
+            outcome.inspect_err(|error| self.file.leave_refusing(writer, error))?;
         }
         self.file.sync(writer)
     }
@@ -451,6 +463,24 @@ impl PackedFile {
         Ok(())
     }
 
+    /// Has what is written next go elsewhere, if this is the error of a write that the disk may
+    /// refuse there for ever.
+    fn leave_refusing(&self, writer: &mut Writer, error: &Error) {
+        let Error::Storage(error) = error else { return };
+        if error.op != StorageOp::Write || error.is_no_space() || error.is_read_only() {
+            return;
+        }
+        // A write that panicked names no offset.
+        let Some(offset) = error.offset else { return };
+        let segment = self.geometry.segment_at(offset);
+        writer.segments.note_refusing(segment);
+        let tails = writer.chain.tails.iter_mut();
+        for tail in tails.filter(|tail| tail.segment == Some(segment)) {
+            tail.filled = self.geometry.blocks_of(segment);
+        }
+        self.note_totals(writer);
+    }
+
     /// Syncs the file. A failure is final.
     pub(super) fn sync(&self, writer: &mut Writer) -> Result<()> {
         synced(&*self.file).inspect_err(|error| writer.refuses = Some(error.clone()))
@@ -480,6 +510,7 @@ impl<'a> Prepared<'a> {
         if error.is_failed_sync() {
             self.writer.refuses = Some(error.clone());
         }
+        self.file.leave_refusing(&mut self.writer, error);
     }
 
     /// The images are durable: the map leads to them from now on.

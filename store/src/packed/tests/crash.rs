@@ -6,7 +6,7 @@ use super::super::*;
 use super::model::{
     FILE, KEY, Model, Random, SPACE, create, free, give_keys, image, keys, reopen, settings,
 };
-use crate::storage::{FaultKind, SimStorage, Storage, StorageOp};
+use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
 const PAGES: u32 = 60;
 
@@ -88,6 +88,15 @@ fn lives(seed: u64) {
     if random.below(3) == 0 {
         disk.set_capacity(Some([600, 900][random.below(2)] << 10));
     }
+    if seed % 3 == 1 {
+        // A few places refuse writes, in all lives.
+        let mut random = Random::new(seed + 1000);
+        for _ in 0..1 + random.below(3) {
+            let start = (16 << 10) + random.below(800 << 10) as u64;
+            let place = start..start + 1 + random.below(20 << 10) as u64;
+            disk.inject(Fault::new(StorageOp::Write, FaultKind::Io).within(place).always());
+        }
+    }
     let mut version = 1;
     for life in 0..6 {
         let what = format!("seed {seed}, life {life}");
@@ -123,6 +132,10 @@ fn lives(seed: u64) {
         give_keys(&packed);
     }
     model.check(&packed, PAGES, &format!("seed {seed}, at last"));
+    // With room on the disk, a batch can be written, whatever places refuse it.
+    disk.set_capacity(None);
+    let done = (0..20).any(|_| packed.write(Stream::Flushed, &[image(1, version)]).is_ok());
+    assert!(done, "seed {seed}: no batch can be written");
 }
 
 #[test]
