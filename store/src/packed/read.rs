@@ -78,7 +78,8 @@ impl Since {
 pub struct Piece {
     /// The images, in the order of their pages.
     pub images: Vec<Image>,
-    /// The pages whose image is not the one that was written, and what is wrong with each.
+    /// The pages whose image can't be read or is not the one that was written, and what is wrong
+    /// with each.
     pub spoilt: Vec<(u32, Error)>,
     /// Which pages have an image, these or older ones: first page and number of pages of each
     /// stretch, in order.
@@ -177,7 +178,8 @@ impl PackedFile {
     /// the cleaner has moved since counts as written.
     ///
     /// # Errors
-    /// As [`PackedFile::image`], except for spoilt images, which the answer lists.
+    /// As [`PackedFile::image`], except for images that can't be read or are spoilt, which the
+    /// answer lists.
     pub fn images_since(&self, space: u32, from: u32, since: Since) -> Result<Piece> {
         let (mut pages, mut bytes, mut next) = (Vec::new(), 0, Some(from));
         let mut piece = Piece::default();
@@ -215,17 +217,17 @@ impl PackedFile {
         for window in &windows {
             let bytes = &mut buffer[..window.len];
             self.traffic.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            let is_read = match self.file.read_at(bytes, window.offset) {
-                Ok(()) => true,
-                Err(error) if error.is_unexpected_eof() => false,
-                Err(error) => return Err(error.into()),
-            };
+            // If the disk refuses it, perhaps not each image in it.
+            let is_read = self.file.read_at(bytes, window.offset).is_ok();
             for wanted in &window.pages {
                 let Wanted { index, space, no, entry } = *wanted;
                 images[index] = match self.image_in(window, bytes, wanted).filter(|_| is_read) {
                     Some(image) => Some(Image::stored_at((space, no), &entry, image.to_vec())),
                     None => match self.image(space, no) {
-                        Err(error @ Error::Corrupt { object: Object::Page { .. }, .. }) => {
+                        Err(
+                            error @ (Error::Corrupt { object: Object::Page { .. }, .. }
+                            | Error::Storage(_)),
+                        ) => {
                             piece.spoilt.push((no, error));
                             None
                         }

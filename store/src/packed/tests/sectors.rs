@@ -239,3 +239,31 @@ fn a_stream_leaves_a_place_that_refuses_writes() {
         }
     }
 }
+
+/// What a backup reads in one piece has bad sectors: below a dead image, and in one in use.
+#[test]
+fn a_backup_misses_only_the_images_that_cannot_be_read() {
+    let disk = SimStorage::new(1);
+    let (packed, mut model) = (create(&disk, 1), Model::default());
+    let first: Vec<(u32, u32)> = (0..PAGES).map(|no| whole(no, 1)).collect();
+    write(&packed, &mut model, &first).unwrap();
+    let places = [3, 20].map(|no| packed.find(SPACE, no).unwrap().unwrap().offset());
+    write(&packed, &mut model, &[whole(2, 2), whole(3, 2), whole(4, 2)]).unwrap();
+    let piece = || packed.images_since(SPACE, 0, Since { run: 0, bytes_max: 1 << 20 }).unwrap();
+    for (place, is_dead) in places.into_iter().zip([true, false]) {
+        break_place(&disk, StorageOp::Read, place + 1024..place + 2048);
+        // Images that share a block with the bad sector.
+        let is_hit = |no: &u32| {
+            let (start, len) = packed.find(SPACE, *no).unwrap().unwrap().window();
+            !is_dead && start < place + 2048 && place + 1024 < start + len as u64
+        };
+        let missing: Vec<u32> = (0..PAGES).filter(is_hit).collect();
+        assert_eq!(missing.len(), if is_dead { 0 } else { 2 });
+        let piece = piece();
+        let spoilt: Vec<u32> = piece.spoilt.iter().map(|(no, _)| *no).collect();
+        assert_eq!(spoilt, missing);
+        let found: Vec<u32> = piece.images.iter().map(|image| image.no).collect();
+        let expected: Vec<u32> = (0..PAGES).filter(|no| !missing.contains(no)).collect();
+        assert_eq!(found, expected);
+    }
+}
