@@ -144,6 +144,17 @@ impl Error {
         }
     }
 
+    /// The pool's error for a page that can't be written: its file does not say where it is.
+    pub(crate) fn of_lost_place(page: PageId, error: packed::Error) -> Error {
+        match error {
+            packed::Error::Storage(error) => {
+                let why = format!("its place in the file can't be read: {}", error.what());
+                Error::Corrupt { file: error.file.to_string(), page, why }
+            }
+            error => Error::of_read(page, error),
+        }
+    }
+
     pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Error {
         Error::System { what: what.into(), source: Arc::new(source) }
     }

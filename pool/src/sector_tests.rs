@@ -88,8 +88,8 @@ fn a_file_that_can_have_no_checkpoint_holds_up_no_other() {
     keep_up(&pool);
     assert!(broken.file().wants_checkpoint() && !sound.file().wants_checkpoint());
     // Much of the sound one is dead then.
-    for _ in 0..3 {
-        write(&sound, (0..4000).filter(|no| no % 8 != 0));
+    for round in 0..3 {
+        write(&sound, (0..4000).filter(|no| no % 8 > round));
     }
     keep_up(&pool);
     let usage = pool.packed_usage();
@@ -118,4 +118,38 @@ fn the_ballast_is_released_though_a_segment_cannot_be_read() {
     (1000..1400).for_each(|no| dirty(&pool, &space, no, u64::from(no) * 10));
     pool.flush_all().unwrap();
     assert_eq!(ballast.bytes(), 0);
+}
+
+/// A leaf of a map can't be read: the pages below it stay dirty, with an error that names them. All
+/// others are written.
+#[test]
+fn pages_below_a_leaf_that_cannot_be_read_fail_alone() {
+    let sim = SimStorage::new(1);
+    let pool = pool_on(&sim, None);
+    let (broken, sound) = (open(&sim, &pool, 16), open(&sim, &pool, 17));
+    for space in [&broken, &sound] {
+        write(space, [5, 2000].into_iter());
+        space.file().checkpoint().unwrap();
+    }
+    // Nothing can be read but the first leaf, which is in memory.
+    broken.file().trim_map(0);
+    broken.file().find(16, 5).unwrap();
+    break_place(&sim, &broken, StorageOp::Read, ROOTS.end..u64::MAX);
+    let dirtied = [(&broken, 5), (&broken, 6), (&broken, 2000), (&sound, 5), (&sound, 2000)];
+    for (at, (space, no)) in (1..).zip(dirtied) {
+        dirty(&pool, space, no, at * 100);
+    }
+    for _ in 0..3 {
+        let error = pool.flush_all().unwrap_err().to_string();
+        assert!(error.starts_with("16.tpd: page 2000 is corrupt: its place in"), "{error}");
+        assert_eq!(pool.oldest_dirty_lsn(), Some(Lsn(300)));
+        assert_eq!(pool.stats().pages_dirty, 1);
+    }
+    assert!(pool.last_write_error().unwrap().to_string().contains("page 2000"));
+    assert!(pool.has_unwritten_pages(16) && !pool.has_unwritten_pages(17));
+    // Dropped, it holds nothing up.
+    pool.close_space(&broken, true).unwrap();
+    assert!(!pool.has_unwritten_pages(16));
+    pool.flush_all().unwrap();
+    assert_eq!(pool.oldest_dirty_lsn(), None);
 }

@@ -13,7 +13,7 @@
 //! # When it fails
 //! - The redo log: nothing was written; all stay dirty.
 //! - The write of a file's run, or of a page's second copy: those pages stay dirty and are tried
-//!   again. What the file had is untouched, for no image is overwritten. The others of the batch
+//!   again. So do pages whose place the file's map does not say, for a part of it can't be read. What the file had is untouched, for no image is overwritten. The others of the batch
 //!   are not held up.
 //! - All that is tried again for ever is in the log now and then only.
 //! - A file's sync: final. What that file holds is no longer known, and a second sync would lie. So
@@ -63,6 +63,11 @@ impl BatchState {
     /// From now on nothing is written. The first reason stays.
     pub(crate) fn shut_down(&mut self) {
         self.failed.get_or_insert(Error::ShutDown);
+    }
+
+    /// Whether the last write of a page of the space failed.
+    pub(crate) fn has_unwritten(&self, space: u32) -> bool {
+        self.unwritten.iter().any(|page| page.space == space)
     }
 
     /// A space is dropped: its pages will not be written any more.

@@ -93,6 +93,12 @@ impl Flusher {
         self.state.lock().forget_space(space);
     }
 
+    /// Whether pages of the space could not be written, and are still dirty. Waits for a batch under
+    /// way.
+    pub(crate) fn has_unwritten(&self, space: u32) -> bool {
+        self.state.lock().has_unwritten(space)
+    }
+
     /// What the buffer for a batch takes, if no batch is under way.
     pub(crate) fn buffer_bytes(&self) -> Option<usize> {
         Some(self.state.try_lock()?.buffer_bytes())

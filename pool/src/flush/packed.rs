@@ -16,7 +16,7 @@ use crate::tier::Origin;
 
 impl Flusher {
     /// Writes copies of pages, sorted by file, and syncs the files. Says of each page how that
-    /// went: the pages of a file share its fate.
+    /// went: the pages of a file share its fate, except those whose place can't be found.
     pub(super) fn write_packed(
         &self,
         page_size: PageSize,
@@ -85,31 +85,60 @@ impl Flusher {
             pages.is_sorted_by(|a, b| a.id < b.id),
             "the pages of a file are together, each once: a file is prepared once at a time"
         );
-        let (mut outcomes, mut batches) = (Vec::new(), Vec::new());
-        let mut rest = images;
+        // Of each page, the number of its batch, or why it is in none.
+        let mut fates: Vec<Result<usize>> = Vec::with_capacity(pages.len());
+        let (mut batches, mut rest) = (Vec::new(), images);
         for group in pages.chunk_by(|a, b| a.id.space == b.id.space) {
             let (images, behind) = rest.split_at(group.len());
             rest = behind;
-            match prepare(&self.core, group, images) {
-                Ok(batch) => {
-                    batches.push(batch);
-                    outcomes.push((group.len(), Ok(())));
-                }
-                Err(error) => outcomes.push((group.len(), Err(Error::of_file(error)))),
-            }
+            let (of_pages, batch) = prepare_findable(&self.core, group, images);
+            assert_eq!(of_pages.len(), group.len(), "each page has its fate");
+            fates.extend(of_pages.into_iter().map(|fate| fate.map(|()| batches.len())));
+            batches.extend(batch);
         }
         let threads = match self.core.background.runs() {
             true => Threads::SideBySide,
             false => Threads::Caller,
         };
-        let mut written = packed::write_all(&*self.core.storage, batches, threads).into_iter();
-        for (_, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
-            let result = written.next().expect("an outcome for each batch");
-            *outcome = result.map_err(Error::of_file);
+        let written = packed::write_all(&*self.core.storage, batches, threads);
+        let outcome = |batch: usize| written[batch].clone().map_err(Error::of_file);
+        fates.into_iter().map(|fate| fate.and_then(outcome)).collect()
+    }
+}
+
+/// A batch for one file, of those of its pages whose place the map says; and why the others are not
+/// in it. A part of the map that can't be read costs the pages below it alone.
+fn prepare_findable<'a>(
+    core: &PoolCore,
+    group: &'a [Copied],
+    images: &[Image],
+) -> (Vec<Result<()>>, Option<Prepared<'a>>) {
+    let error = match prepare(core, group, images) {
+        Ok(batch) => return (vec![Ok(()); group.len()], Some(batch)),
+        Err(error) => error,
+    };
+    let file = group[0].space.file();
+    let find = |page: &Copied| match file.find(page.id.space, page.id.no) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::of_lost_place(page.id, error)),
+    };
+    let mut fates: Vec<Result<()>> = group.iter().map(find).collect();
+    let findable = images.iter().zip(&fates).filter(|(_, fate)| fate.is_ok());
+    let findable: Vec<Image> = findable.map(|(image, _)| image.clone()).collect();
+    let prepared = match findable.len() {
+        0 => return (fates, None),
+        // It was for another reason.
+        all if all == images.len() => Err(error),
+        _ => prepare(core, group, &findable),
+    };
+    match prepared {
+        Ok(batch) => (fates, Some(batch)),
+        Err(error) => {
+            let error = Error::of_file(error);
+            let rest = fates.iter_mut().filter(|fate| fate.is_ok());
+            rest.for_each(|fate| *fate = Err(error.clone()));
+            (fates, None)
         }
-        assert!(written.next().is_none(), "an outcome is of a batch");
-        let of_pages = outcomes.into_iter();
-        of_pages.flat_map(|(pages, outcome)| std::iter::repeat_n(outcome, pages)).collect()
     }
 }
 
