@@ -13,8 +13,9 @@
 //! # When it fails
 //! - The redo log: nothing was written; all stay dirty.
 //! - The write of a file's run, or of a page's second copy: those pages stay dirty and are tried
-//!   again. So do pages whose place the file's map does not say, for a part of it can't be read. What the file had is untouched, for no image is overwritten. The others of the batch
-//!   are not held up.
+//!   again. So do pages whose place the file's map does not say, for a part of it can't be read.
+//!   What the file had is untouched, for no image is overwritten. The others of the batch are not
+//!   held up.
 //! - All that is tried again for ever is in the log now and then only.
 //! - A file's sync: final. What that file holds is no longer known, and a second sync would lie. So
 //!   nothing is written any more; the pool goes on serving what it has and can read, and the log

@@ -93,8 +93,8 @@ impl Flusher {
         self.state.lock().forget_space(space);
     }
 
-    /// Whether pages of the space could not be written, and are still dirty. Waits for a batch under
-    /// way.
+    /// Whether pages of the space could not be written, and are still dirty. Waits for a batch
+    /// under way.
     pub(crate) fn has_unwritten(&self, space: u32) -> bool {
         self.state.lock().has_unwritten(space)
     }

@@ -77,8 +77,8 @@ impl Pool {
 
     // Files.
 
-    /// Whether pages of the space could not be written, and are still dirty. Waits for a batch under
-    /// way.
+    /// Whether pages of the space could not be written, and are still dirty. Waits for a batch
+    /// under way.
     pub fn has_unwritten_pages(&self, space: u32) -> bool {
         self.flusher.has_unwritten(space)
     }

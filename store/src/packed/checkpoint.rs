@@ -6,7 +6,9 @@
 //! that the older root leads to stay as they are.
 //!
 //! A root whose write failed may be on the disk all the same, or may come there. So what it leads
-//! to stays as well, until a later root is durable: the next attempt goes on behind it.
+//! to stays as well, until a later root is durable: the next attempt goes on behind it. It begins
+//! by writing the same root again: if its slot refuses writes for ever, no attempt takes more room.
+//! There is no other place for a root: the other slot has the only one that is durable.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -82,6 +84,10 @@ impl PackedFile {
     }
 
     fn try_write_map(&self, writer: &mut Writer) -> Result<u64> {
+        if let Some(root) = writer.failed_root.clone() {
+            // It may count from now on, as it might have before.
+            self.write_root(writer, &root)?;
+        }
         let filled = self.fill_map(writer)?;
         let blocks = filled.appender.bytes() / BLOCK as u64;
         if let Err(error) = filled.appender.write(writer) {
@@ -173,10 +179,12 @@ impl PackedFile {
         if let Err(error) = self.write_root(writer, &root) {
             writer.segments.undo(trial);
             runs.into_iter().for_each(|(segment, run)| writer.segments.pin(segment, run));
+            writer.failed_root = Some(root);
             return Err(error);
         }
         writer.durable_root = root.number;
         writer.next_root = root.number + 1;
+        writer.failed_root = None;
         writer.chain.tails = tails;
         writer.chain.synced = root.sequence;
         writer.tables = tables;

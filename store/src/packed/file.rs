@@ -11,7 +11,7 @@ use super::entry::{Entry, Object, Seal};
 use super::error::{Error, Remedy, Result};
 use super::geometry::{Geometry, UNIT};
 use super::map::{Absent, Map};
-use super::root::Tail;
+use super::root::{Root, Tail};
 use super::run::STREAMS;
 use super::sealing::Sealing;
 use super::segments::Segments;
@@ -75,6 +75,8 @@ pub(super) struct Writer {
     pub durable_root: u64,
     /// Number of the next root, which has the other slot.
     pub next_root: u64,
+    /// The newest root whose write failed, if none has become durable since.
+    pub failed_root: Option<Root>,
     /// Images of the file's tables and the map's top that the newest root leads to.
     pub tables: Vec<(Object, Entry)>,
     /// Bytes of runs since the last checkpoint.

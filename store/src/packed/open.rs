@@ -153,6 +153,7 @@ impl PackedFile {
             segments: Segments::new(geometry, root.segments),
             durable_root: root.number,
             next_root: root.number + 1,
+            failed_root: None,
             tables: Vec::new(),
             since_checkpoint: 0,
             must_checkpoint: false,

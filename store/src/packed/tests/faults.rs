@@ -202,8 +202,9 @@ fn a_start_does_not_follow_the_runs_of_a_checkpoint_without_its_root() {
         assert!(!writer.segments.is_pinned(moved.next));
         writer.chain.tails[0].next = moved.next;
     }
-    // The runs of the next attempt are durable, its root is not.
-    disk.crash_at(disk.operation_count() + 3);
+    // The failed root is written again, and synced. The runs of the next attempt are durable, its
+    // root is not.
+    disk.crash_at(disk.operation_count() + 5);
     packed.checkpoint().unwrap_err();
     for outcome in 0..20 {
         let disk = disk.crash_with(outcome);

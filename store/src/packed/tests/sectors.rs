@@ -1,9 +1,9 @@
-//! Bad sectors: places that refuse reads or writes for ever. Each costs what lies there, and nothing
-//! else.
+//! Bad sectors: places that refuse reads or writes for ever. Each costs what lies there, and
+//! nothing else.
 
 use std::ops::Range;
 
-use super::super::geometry::BLOCK;
+use super::super::geometry::{BLOCK, ROOT_BLOCKS};
 use super::super::*;
 use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of, reopen};
 use crate::storage::{Fault, FaultKind, SimStorage, StorageOp};
@@ -265,5 +265,37 @@ fn a_backup_misses_only_the_images_that_cannot_be_read() {
         let found: Vec<u32> = piece.images.iter().map(|image| image.no).collect();
         let expected: Vec<u32> = (0..PAGES).filter(|no| !missing.contains(no)).collect();
         assert_eq!(found, expected);
+    }
+}
+
+/// The slot of the next root refuses writes: the file takes no change, and no more room either.
+#[test]
+fn attempts_at_a_root_that_is_refused_take_no_more_room() {
+    for seed in 0..4 {
+        let disk = SimStorage::new(seed);
+        let (packed, mut model) = worn(&disk);
+        write(&packed, &mut model, &[(1, 9)]).unwrap();
+        break_place(&disk, StorageOp::Write, 0..ROOT_BLOCKS * BLOCK as u64);
+        packed.checkpoint().unwrap_err();
+        let before = packed.usage();
+        for version in 10..40 {
+            packed.checkpoint().unwrap_err();
+            model.perhaps(&[(2, version)]);
+            packed.write(Stream::Flushed, &[image(2, version)]).unwrap_err();
+        }
+        let after = packed.usage();
+        assert_eq!(
+            (after.file_bytes, after.occupied_bytes),
+            (before.file_bytes, before.occupied_bytes)
+        );
+        let refusing = disk.kill();
+        drop(packed);
+        model.clone().check(&reopen(&refusing, 3).unwrap(), PAGES, "while it is refused");
+        refusing.clear_faults();
+        let packed = reopen(&refusing, 4).unwrap();
+        write(&packed, &mut model, &[(2, 50)]).unwrap();
+        packed.checkpoint().unwrap();
+        drop(packed);
+        model.check(&reopen(&refusing, 5).unwrap(), PAGES, "at last");
     }
 }
