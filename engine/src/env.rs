@@ -20,6 +20,7 @@ mod closing_tests;
 mod directory;
 #[cfg(test)]
 mod error_tests;
+mod log_reserve;
 #[cfg(test)]
 mod opening_tests;
 mod options;
@@ -55,6 +56,8 @@ use crate::redo::{Failure, RedoLog, format_uuid};
 use background::{Background, CheckpointTaker, Checkpointer, Opening};
 pub(crate) use directory::random_uuid;
 use directory::{OpenedLog, forget_backup, open_log, refuse_unfit};
+pub(crate) use log_reserve::LogReserve;
+use log_reserve::filling_log;
 pub use options::EnvOptions;
 pub use space_registry::FoundSpace;
 use space_registry::SpaceRegistry;
@@ -436,7 +439,10 @@ impl Env {
     #[inline]
     pub(crate) fn wait_for_redo_room(&self) -> Result<()> {
         self.check_writable()?;
-        if self.redo.has_room() { Ok(()) } else { self.wait_for_redo_room_slowly() }
+        if self.redo.has_room() || self.may_use_log_reserve() {
+            return Ok(());
+        }
+        self.wait_for_redo_room_slowly()
     }
 
     /// For who fills trees with many entries, now and then: while the log is nearly full, rests a
@@ -446,6 +452,11 @@ impl Env {
             self.background.hurry();
             self.redo.wait_while_crowded(GIVE_WAY);
         }
+    }
+
+    /// Whether this thread writes to the log although it is full. Not where the disk is.
+    fn may_use_log_reserve(&self) -> bool {
+        LogReserve::is_taken() && self.redo.full_disk_error().is_none()
     }
 
     #[cold]
@@ -472,7 +483,7 @@ impl Env {
                 && self.pool.stats().write_errors > errors_before
                 && let Some(error) = self.pool.last_write_error()
             {
-                return Err(error.into());
+                return Err(filling_log(error.into()));
             }
             if progress.1.elapsed() > FULL_DISK_PATIENCE && self.background.is_broken() {
                 return Err(Error::Storage(
@@ -487,7 +498,7 @@ impl Env {
                 since.elapsed() > FULL_DISK_PATIENCE
             } else {
                 let before = self.redo.checkpoint_lsn();
-                self.step_checkpoint(Duration::from_secs(1))?;
+                self.step_checkpoint(Duration::from_secs(1)).map_err(filling_log)?;
                 idle_steps = if self.redo.checkpoint_lsn() > before { 0 } else { idle_steps + 1 };
                 idle_steps > 3
             };

@@ -19,7 +19,7 @@
 use super::{Db, Inner, OpenTables};
 use crate::btree::max_key_len;
 use crate::catalog::{Attachment, TableDef, TableRecord, TreeRecord, check_table_name};
-use crate::env::Env;
+use crate::env::{Env, LogReserve};
 use crate::error::{Error, Remedy, Result};
 use crate::files::space_file_name;
 use crate::format::space_header::{self, SpaceHeader};
@@ -101,6 +101,7 @@ impl Db {
         Attachment::validate_all(attachments)?;
         let inner = &self.inner;
         let _one = inner.begin_definition(names)?;
+        let _reserve = inner.log_reserve_to_drop(names);
         let mut leaving = Leaving { inner, tables: Vec::with_capacity(names.len()) };
         let mut ids = Vec::with_capacity(names.len());
         for name in names {
@@ -366,6 +367,14 @@ impl OpenTables {
 }
 
 impl Inner {
+    /// Leave to write to a full log, if a page of one of these tables can't be written: the log may
+    /// be full because of it, and has room once the page is discarded.
+    fn log_reserve_to_drop(&self, names: &[&str]) -> Option<LogReserve> {
+        let pool = self.env.pool();
+        let mut spaces = names.iter().filter_map(|name| Some(self.catalog.get(name)?.space));
+        spaces.any(|space| pool.has_unwritten_pages(space)).then(LogReserve::take)
+    }
+
     /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo
     /// records name spaces and catalog entries. Then no thread opens the tables of these names
     /// until the result is dropped.

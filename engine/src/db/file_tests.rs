@@ -1,6 +1,6 @@
 //! Data directories whose files are not all there, or not all the catalog's, on a simulated disk.
 
-use super::definition_tests::open;
+use super::definition_tests::{create, open};
 use super::*;
 use crate::ReadRequest;
 use crate::btree::Tree;
@@ -844,4 +844,36 @@ fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
         assert_eq!(table.unreachable_pages().unwrap(), [] as [u32; 0], "{name}");
     }
     db.close().unwrap();
+}
+
+/// A page of `a` can't be written, for its file does not say any more where it is: the log fills up
+/// because of it. The error says so, and the table can be dropped.
+#[test]
+fn a_table_that_fills_the_log_can_be_dropped() {
+    let sim = SimStorage::new(5);
+    let db = open(&sim);
+    let tables = ["a", "b"].map(|name| create(&db, name));
+    let insert = |table: &Arc<Table>, key: u32, len: usize| {
+        let mut trx = db.begin(TransactionOptions::default());
+        trx.insert(table, 0, &key.to_be_bytes(), &vec![7; len]).and_then(|()| trx.commit())
+    };
+    tables.iter().for_each(|table| insert(table, 0, 9).unwrap());
+    let env = db.inner.env();
+    env.checkpoint_all().unwrap();
+    let space = env.space(tables[0].space_id()).unwrap();
+    space.file().checkpoint().unwrap();
+    space.file().trim_map(0);
+    sim.inject(
+        Fault::new(StorageOp::Read, FaultKind::Io).on(FILE_OF_A).within(0..1 << 40).always(),
+    );
+    insert(&tables[0], 1, 9).unwrap();
+    let keys = 1..20_000;
+    let error = keys.clone().find_map(|key| insert(&tables[1], key, 6000).err());
+    let error = error.expect("the log is full").to_string();
+    assert!(error.starts_with("tables/00000010.tpd: page "), "{error}");
+    assert!(error.contains("dropping the table frees the log"), "{error}");
+    let [a, b] = tables;
+    drop((a, space));
+    db.drop_table("a").unwrap();
+    keys.take(2000).for_each(|key| insert(&b, 30_000 + key, 6000).unwrap());
 }
