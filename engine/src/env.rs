@@ -89,6 +89,8 @@ pub struct Env {
     /// Spaces that the log which was replayed creates or deletes, or whose table it takes off the
     /// catalog.
     unfinished_spaces: HashSet<u32>,
+    /// Spaces whose file recovery has made.
+    made_spaces: HashSet<u32>,
     space_registry: SpaceRegistry,
     /// Spaces of dropped tables whose file could not be removed.
     unremoved: Mutex<BTreeSet<u32>>,
@@ -215,6 +217,7 @@ impl Env {
             clean: recovered.clean,
             missing_spaces: recovered.missing_spaces,
             unfinished_spaces: recovered.unfinished_spaces,
+            made_spaces: recovered.made_spaces,
             space_registry: SpaceRegistry::default(),
             unremoved: Mutex::default(),
             recovered: recovered.end,
@@ -292,6 +295,11 @@ impl Env {
     /// [`Env::losses_are_noted`].
     pub fn missing_spaces(&self) -> &HashSet<u32> {
         &self.missing_spaces
+    }
+
+    /// Tables' spaces whose file recovery has made of the log alone.
+    pub fn made_spaces(&self) -> &HashSet<u32> {
+        &self.made_spaces
     }
 
     /// Which spaces are missing is known elsewhere, durably: from now on checkpoints may pass the
@@ -397,10 +405,7 @@ impl Env {
         self.check_disk(&name)?;
         let file = self.storage.create(&name)?;
         let made = || -> Result<Arc<Space>> {
-            let file = match key {
-                None => self.page_files.make(id, file)?,
-                Some(key) => self.page_files.make_encrypted(id, file, key)?,
-            };
+            let file = self.page_files.make(id, file, key)?;
             self.storage.sync_dir(dir_of(&name))?;
             Ok(self.pool.open_space(id, file)?)
         };

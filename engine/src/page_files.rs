@@ -14,7 +14,7 @@ use tidepool_pool::storage::{SimStorage, Storage, StorageError, StorageFile, Sto
 use tidepool_pool::{PageSize, Pool, Space};
 
 use crate::error::{Error, Result};
-use crate::files::{SYSTEM_SPACE, space_file_name};
+use crate::files::{SYSTEM_SPACE, UNDO_SPACE, space_file_name};
 use crate::mirror;
 use crate::newest_runs::NewestRuns;
 
@@ -53,20 +53,19 @@ impl PageFiles {
         }
     }
 
-    /// Makes a space's file, which is new and empty. Durable, except for its name.
-    pub fn make(&self, space: u32, file: Arc<dyn StorageFile>) -> Result<PackedFile> {
-        PackedFile::create(file, self.settings(space)).map_err(file_error)
-    }
-
-    /// The same for one whose images are encrypted with a key.
-    pub fn make_encrypted(
+    /// Makes a space's file, which is new and empty; its images are encrypted with `key`, if there
+    /// is one. Durable, except for its name.
+    pub fn make(
         &self,
         space: u32,
         file: Arc<dyn StorageFile>,
-        key: Arc<PageKey>,
+        key: Option<Arc<PageKey>>,
     ) -> Result<PackedFile> {
-        let made = self.make_for_images(space, file, FileKey::Id(key.id()))?;
-        made.encrypt_with(Some(key));
+        let file_key = key.as_ref().map_or(FileKey::Never, |key| FileKey::Id(key.id()));
+        let made = self.make_behind(space, file, (0, file_key)).map_err(file_error)?;
+        if key.is_some() {
+            made.encrypt_with(key);
+        }
         Ok(made)
     }
 
@@ -78,10 +77,54 @@ impl PageFiles {
         file: Arc<dyn StorageFile>,
         key: FileKey,
     ) -> Result<PackedFile> {
-        let made = PackedFile::create_behind(file, self.settings(space), (0, key));
-        let made = self.with_keys(made.map_err(file_error)?);
+        let made = self.make_behind(space, file, (0, key)).map_err(file_error)?;
         made.store_as_given();
         Ok(made)
+    }
+
+    /// Every file that is made here begins so. It has the keys to read with, also if it has no key
+    /// to write with yet: its table may get one at any time.
+    fn make_behind(
+        &self,
+        space: u32,
+        file: Arc<dyn StorageFile>,
+        known: (u64, FileKey),
+    ) -> packed::Result<PackedFile> {
+        Ok(self.with_keys(PackedFile::create_behind(file, self.settings(space), known)?))
+    }
+
+    /// Makes the file of a table that the redo log creates, if it is not there or nothing was
+    /// written to it: an older backup lacks files that were made while it ran. Whether it was made.
+    ///
+    /// Which key the table wants is not known before there is a catalog. Undo records are encrypted
+    /// once a table is, so the file begins with their key: no row of an encrypted table is written
+    /// in the clear. The opening gives the file the table's key when it has read the catalog.
+    pub fn make_missing(&self, storage: &dyn Storage, space: u32) -> Result<bool> {
+        let name = space_file_name(space);
+        let file = match storage.open(&name) {
+            Err(error) if error.is_not_found() => storage.create(&name)?,
+            file => file?,
+        };
+        if !self.is_unmade(space, &*file).map_err(file_error)? {
+            return Ok(false);
+        }
+        file.set_len(0)?;
+        self.make(space, file, self.key_of_undo(storage).map_err(file_error)?)?;
+        Ok(true)
+    }
+
+    /// Whether nothing was written yet to the file of a space: a crash came before that.
+    fn is_unmade(&self, space: u32, file: &dyn StorageFile) -> packed::Result<bool> {
+        Ok(self.newest_runs.of(space) == 0 && PackedFile::is_unmade(file)?)
+    }
+
+    /// The key that undo records are encrypted with; `None`: they are not.
+    fn key_of_undo(&self, storage: &dyn Storage) -> packed::Result<Option<Arc<PageKey>>> {
+        let undo = storage.open(&space_file_name(UNDO_SPACE))?;
+        match PackedFile::key_of(&*undo)? {
+            FileKey::Id(id) => self.newest_key(undo.name(), id).map(Some),
+            FileKey::Never | FileKey::NoMore => Ok(None),
+        }
     }
 
     /// The file with the keys that its images are read with.
@@ -95,22 +138,25 @@ impl PageFiles {
     /// The file with the key that it goes on encrypting with.
     fn with_its_key(&self, packed: PackedFile) -> packed::Result<PackedFile> {
         let FileKey::Id(id) = packed.file_key() else { return Ok(packed) };
+        packed.encrypt_with(Some(self.newest_key(packed.name(), id)?));
+        Ok(packed)
+    }
+
+    /// The newest version of the key of a file.
+    fn newest_key(&self, file: &str, id: u32) -> packed::Result<Arc<PageKey>> {
         let no_key = |why: String| packed::Error::Key {
-            file: packed.name().into(),
+            file: file.into(),
             why: format!("it is encrypted: {why}"),
         };
-        let key = match &self.keys {
+        match &self.keys {
             Some(keys) => keys.newest_page_key(id).map_err(|error| no_key(error.to_string())),
             None => Err(no_key(format!("it takes key {id}, and there are no keys"))),
-        };
-        packed.encrypt_with(Some(key?));
-        Ok(packed)
+        }
     }
 
     /// Makes a file that is to take the place of the space's own. Durable, except for its name.
     fn make_successor(&self, space: u32, file: Arc<dyn StorageFile>) -> packed::Result<PackedFile> {
-        let known = (self.newest_runs.of(space), FileKey::Never);
-        PackedFile::create_behind(file, self.settings(space), known)
+        self.make_behind(space, file, (self.newest_runs.of(space), FileKey::Never))
     }
 
     /// Opens the file of a space, and the space in the pool.
@@ -167,7 +213,8 @@ impl PageFiles {
         }
     }
 
-    fn writes_nothing(&self) -> bool {
+    /// Whether nothing may be written.
+    pub fn writes_nothing(&self) -> bool {
         self.read_only || self.last_resort
     }
 
@@ -188,9 +235,9 @@ impl PageFiles {
     /// that.
     pub fn open(&self, space: u32, file: Arc<dyn StorageFile>) -> packed::Result<PackedFile> {
         let known = self.newest_runs.of(space);
-        if !self.read_only && known == 0 && PackedFile::is_unmade(&*file)? {
+        if !self.read_only && self.is_unmade(space, &*file)? {
             file.set_len(0)?;
-            return PackedFile::create(file, self.settings(space));
+            return self.make_behind(space, file, (0, FileKey::Never));
         }
         let access = match self.read_only {
             true => packed::Access::ReadOnly,

@@ -9,6 +9,7 @@ use tidepool::storage::{FileOptions, FileStorage, Storage};
 use tidepool::{
     Cursor, Db, EncryptTables, EncryptionChoice, Error, IndexDef, KeySource, LockMode, LockWait,
     MemoryKeyring, Options, Seek, Table, TableDef, TableEncryption, TransactionOptions,
+    combine_backups,
 };
 
 const SECRET: &str = "what only the owner may read";
@@ -47,6 +48,33 @@ fn fill(db: &Db, table: &Arc<Table>) {
     let mut trx = db.begin(TransactionOptions::default());
     for no in 0..ROWS / 3 {
         let text = format!("{no:08} {SECRET} updated");
+        trx.update(table, 0, &no.to_be_bytes(), text.as_bytes()).unwrap();
+    }
+    trx.commit().unwrap();
+}
+
+/// Rows that take more than the pool has.
+const MANY_ROWS: u32 = 12_000;
+
+fn fill_beyond_pool(db: &Db, table: &Arc<Table>) {
+    let pad = "-".repeat(200);
+    for first in (0..MANY_ROWS).step_by(1000) {
+        let mut trx = db.begin(TransactionOptions::default());
+        for no in first..first + 1000 {
+            let text = format!("{no:08} {SECRET} {pad}");
+            trx.insert(table, 0, &no.to_be_bytes(), text.as_bytes()).unwrap();
+            trx.insert(table, 1, text.as_bytes(), b"").unwrap();
+        }
+        trx.commit().unwrap();
+    }
+    update_beyond_pool(db, table);
+}
+
+fn update_beyond_pool(db: &Db, table: &Arc<Table>) {
+    let pad = "+".repeat(200);
+    let mut trx = db.begin(TransactionOptions::default());
+    for no in (0..MANY_ROWS).step_by(2) {
+        let text = format!("{no:08} {SECRET} {pad}");
         trx.update(table, 0, &no.to_be_bytes(), text.as_bytes()).unwrap();
     }
     trx.commit().unwrap();
@@ -263,6 +291,111 @@ fn tables_that_do_not_say_follow_the_option() {
     db.close().unwrap();
 }
 
+#[test]
+fn a_table_that_gets_its_key_in_the_life_that_made_it_is_read_from_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let options = Options { page_compression: NO_CODEC, ..options(&ring) };
+    let db = Db::open(dir.path(), options).unwrap();
+    let table = db.create_table("t", &encrypted(EncryptionChoice::Default, 5)).unwrap();
+    fill_beyond_pool(&db, &table);
+    for tables in [EncryptTables::On, EncryptTables::Off, EncryptTables::Force] {
+        db.set_encrypt_tables(tables).unwrap();
+        rotate(&db);
+        assert_eq!(count(&db, &table).unwrap(), MANY_ROWS, "{tables:?}");
+        update_beyond_pool(&db, &table);
+        assert_eq!(count(&db, &table).unwrap(), MANY_ROWS, "{tables:?}");
+    }
+    db.close().unwrap();
+}
+
+/// How a table's file may look to a recovery whose log creates it.
+#[derive(Clone, Copy, Debug)]
+enum FileAtRecovery {
+    /// As a kill leaves it.
+    Made,
+    /// Without a byte.
+    Empty,
+    /// Not there, as in a backup of earlier versions.
+    Absent,
+}
+
+#[test]
+fn recovery_makes_the_file_of_an_encrypted_table_without_a_row_in_the_clear() {
+    for file in [FileAtRecovery::Made, FileAtRecovery::Empty, FileAtRecovery::Absent] {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = keyring();
+        let options = Options {
+            encrypt_log: true,
+            page_compression: NO_CODEC,
+            redo_capacity_bytes: 64 << 20,
+            ..options(&ring)
+        };
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        // The log has all of it.
+        let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+        fill_beyond_pool(&db, &table);
+        let dir = killed(dir.path());
+        drop((table, db));
+        let path = dir.path().join("tables/00000010.tpd");
+        match file {
+            FileAtRecovery::Made => {}
+            FileAtRecovery::Empty => std::fs::File::create(&path).map(drop).unwrap(),
+            FileAtRecovery::Absent => std::fs::remove_file(&path).unwrap(),
+        }
+        // As an older backup, it does not know of runs of the file either.
+        for no in 0..2 {
+            std::fs::remove_file(dir.path().join(format!("newest-runs.{no}"))).unwrap();
+        }
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        let table = db.open_table("t").unwrap();
+        assert_eq!(leaks(dir.path()), [""; 0], "{file:?}: after the recovery");
+        update_beyond_pool(&db, &table);
+        assert_eq!(count(&db, &table).unwrap(), MANY_ROWS, "{file:?}");
+        let key_of_table = |db: &Db| {
+            let report = db.encryption_report();
+            report.into_iter().find(|row| row.name == "t").unwrap().key_id
+        };
+        assert_eq!(key_of_table(&db), Some(5), "{file:?}");
+        assert_eq!(leaks(dir.path()), [""; 0], "{file:?}: after changes");
+        rotate(&db);
+        assert_eq!(count(&db, &table).unwrap(), MANY_ROWS, "{file:?}");
+        drop(table);
+        db.close().unwrap();
+        assert_eq!(leaks(dir.path()), [""; 0], "{file:?}: closed");
+        let db = Db::open(dir.path(), options).unwrap();
+        assert_eq!(count(&db, &db.open_table("t").unwrap()).unwrap(), MANY_ROWS, "{file:?}");
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn a_table_made_without_a_key_stays_so_when_recovery_makes_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let options =
+        Options { redo_capacity_bytes: 64 << 20, page_compression: NO_CODEC, ..options(&ring) };
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    db.create_table("first", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+    let table = db.create_table("t", &encrypted(EncryptionChoice::No, 1)).unwrap();
+    fill_beyond_pool(&db, &table);
+    let dir = killed(dir.path());
+    drop((table, db));
+    std::fs::remove_file(dir.path().join("tables/00000011.tpd")).unwrap();
+    for no in 0..2 {
+        std::fs::remove_file(dir.path().join(format!("newest-runs.{no}"))).unwrap();
+    }
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    rotate(&db);
+    let report = db.encryption_report();
+    assert_eq!(report.iter().find(|row| row.name == "t").unwrap().key_id, None);
+    assert_eq!(count(&db, &db.open_table("t").unwrap()).unwrap(), MANY_ROWS);
+    db.close().unwrap();
+    let without = checked(dir.path(), Options::small());
+    let of_table = without.files.iter().find(|file| file.file.ends_with("00000011.tpd")).unwrap();
+    assert_eq!(of_table.encrypted_pages, 0, "no image needs a key any more");
+}
+
 /// What a check finds, with the keys of the options.
 fn checked(dir: &Path, options: Options) -> Report {
     let storage = |dir: &Path, read_only: bool| -> Arc<dyn Storage> {
@@ -318,4 +451,62 @@ fn a_backup_stays_encrypted_and_is_opened_with_the_keys() {
     let db = Db::open(&copy, options).unwrap();
     assert_eq!(count(&db, &db.open_table("t").unwrap()).unwrap(), ROWS);
     db.close().unwrap();
+}
+
+fn files(dir: &Path) -> Arc<dyn Storage> {
+    let options = FileOptions { direct_io: false, ..FileOptions::default() };
+    Arc::new(FileStorage::new(dir, options).unwrap())
+}
+
+/// The first encrypted table of all: undo records are not encrypted when their file is copied.
+#[test]
+fn a_table_made_while_a_backup_runs_is_encrypted_by_the_recovery_of_the_backup() {
+    for is_incremental in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = keyring();
+        let options = Options {
+            encrypt_log: true,
+            page_compression: NO_CODEC,
+            redo_capacity_bytes: 64 << 20,
+            ..options(&ring)
+        };
+        let db = Db::open(dir.path().join("data"), options.clone()).unwrap();
+        let [base, mut copy] = ["base", "copy"].map(|name| dir.path().join(name));
+        let mut backup = match is_incremental {
+            false => db.begin_backup_in(&copy).unwrap(),
+            true => {
+                db.backup(&base, &mut |_| true).unwrap();
+                db.begin_backup_since_in(&base, &copy).unwrap()
+            }
+        };
+        backup.copy_files(&mut |_| true).unwrap();
+        let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+        fill_beyond_pool(&db, &table);
+        backup.finish().unwrap();
+        drop(table);
+        db.close().unwrap();
+        if is_incremental {
+            let combined = dir.path().join("combined");
+            let parts = [files(&base), files(&copy)];
+            combine_backups(&parts, files(&combined), &mut |_| true).unwrap();
+            copy = combined;
+        }
+
+        let db = Db::open(&copy, options).unwrap();
+        let table = db.open_table("t").unwrap();
+        assert_eq!(count(&db, &table).unwrap(), MANY_ROWS);
+        assert_eq!(leaks(&copy), [""; 0], "after the recovery; incremental: {is_incremental}");
+        update_beyond_pool(&db, &table);
+        assert_eq!(count(&db, &table).unwrap(), MANY_ROWS);
+        drop(table);
+        db.close().unwrap();
+        assert_eq!(leaks(&copy), [""; 0], "closed; incremental: {is_incremental}");
+        // Undo records take key 1; the table's pages none but their own.
+        let only_five = MemoryKeyring::default();
+        only_five.insert(5, 1, vec![5; 32]);
+        let keyring = Some(KeySource(Arc::new(only_five)));
+        let report = checked(&copy, Options { keyring, ..Options::small() });
+        let of_table = report.files.iter().find(|file| file.file.starts_with("tables/")).unwrap();
+        assert_eq!(of_table.encrypted_pages, 0, "{of_table:?}");
+    }
 }

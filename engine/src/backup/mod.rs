@@ -18,7 +18,8 @@
 //! end of the copied log. Recovery brings each page from its LSN to that end, so it does not matter
 //! that pages are of different moments. What lies beyond the end that a file had when it was copied
 //! was made later, and is in the log as a whole; so are files that were made after the look at the
-//! directory. A file that is gone when its turn comes was dropped, and the log says so.
+//! directory: the copy has these without a page. A file that is gone when its turn comes was
+//! dropped, and the log says so.
 //!
 //! Images are copied as they are, not decompressed, in the order of their pages, and packed anew:
 //! the copy of a file has no dead images. They hold up neither the cleaner nor who writes. An image
@@ -49,7 +50,7 @@ pub(crate) mod combine;
 mod made;
 pub(crate) mod manifest;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -58,7 +59,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidepool_pool::packed::{Codec, Image, PackedFile, Piece, Since, Stream};
+use tidepool_pool::packed::{Codec, FileKey, Image, PackedFile, Piece, Since, Stream};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
 use tidepool_pool::{Access, Lsn, PageId, Space, page};
 
@@ -130,6 +131,8 @@ pub struct Backup {
     /// Spaces whose turn comes.
     waiting: VecDeque<u32>,
     copying: Option<Copying>,
+    /// The file of undo records and its copy, once that has all pages.
+    undo: Option<(Arc<Space>, PackedFile)>,
     progress: BackupProgress,
     /// What the backup holds, and of its base.
     manifest: Manifest,
@@ -176,6 +179,7 @@ impl Backup {
             log,
             waiting: VecDeque::from([SYSTEM_SPACE, UNDO_SPACE]),
             copying: None,
+            undo: None,
             progress: BackupProgress { copied_bytes: 0, total_bytes: 0, log_bytes: 0 },
             made: LogCopy::file_names().into(),
             finished: false,
@@ -243,13 +247,16 @@ impl Backup {
     /// Ends it: what is committed up to now is in it.
     pub fn finish(mut self) -> Result<BackupReport> {
         while self.step()? {}
+        // What is made, and encrypted, before this end is in the log, and can be seen after it.
+        let end = self.env.redo().next_lsn();
+        self.add_new_files()?;
+        self.encrypt_undo_as_now()?;
         self.copy_hot_list();
         self.made.push(MANIFEST_FILE.into());
         self.manifest.write(&*self.target)?;
         // What is named in it is durable when the control file is.
         self.target.sync_dir(TABLES_DIR)?;
         self.target.sync_dir("")?;
-        let end = self.env.redo().next_lsn();
         self.env.flush_log(end)?;
         self.log.finish(end)?;
         // A directory closed meanwhile may be another process's by now, and what was read of it
@@ -328,9 +335,50 @@ impl Backup {
             self.manifest.files.push(row);
             // Its dead images were not copied, nor those that the base has.
             self.progress.total_bytes = (self.progress.total_bytes + copied).saturating_sub(len);
+            if from.id() == UNDO_SPACE {
+                self.undo = Some((from, to));
+            }
             return Ok(None);
         };
         Ok(Some(Copying { from, to, next, len, copied, row }))
+    }
+
+    /// Makes the files of tables that were made since the backup looked which there are. They stay
+    /// empty, as the log has all of their pages. Their roots say with which key a recovery encrypts
+    /// these.
+    fn add_new_files(&mut self) -> Result<()> {
+        let made: HashSet<String> = self.made.iter().cloned().collect();
+        for space in self.env.table_space_files()? {
+            let name = space_file_name(space);
+            if made.contains(&name) {
+                continue;
+            }
+            let from = match self.env.space(space) {
+                // It was dropped by now. If the log does not say so yet, recovery makes the file.
+                Err(_) if !self.env.storage().exists(&name)? => continue,
+                from => from?,
+            };
+            let to = self.target.create(&name)?;
+            self.made.push(name);
+            self.env.page_files().make_for_images(space, to, from.file().file_key())?;
+            let (file, stretches) = (from.file().number(), Vec::new());
+            self.manifest.files.push(FileRow { space, file, run: 0, since: 0, stretches });
+        }
+        Ok(())
+    }
+
+    /// Has the copy of the undo records' file say which key they are encrypted with by now: the
+    /// first encrypted table may have been made since the copy began, and a recovery of the backup
+    /// writes undo records with rows of it.
+    fn encrypt_undo_as_now(&mut self) -> Result<()> {
+        let Some((from, to)) = self.undo.take() else { return Ok(()) };
+        match from.file().encrypts_with() {
+            Some(key) if to.file_key() != FileKey::Id(key.id()) => {
+                to.encrypt_with(Some(key));
+                to.checkpoint().map_err(page_files::file_error)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Some images of a file, from a page on, of the runs after `since`. An image that is spoilt in

@@ -175,6 +175,25 @@ impl Inner {
         Ok(())
     }
 
+    /// Gives the files that recovery has made the key that their tables want, or none.
+    pub(super) fn encrypt_made_files(&self) -> Result<()> {
+        let (encryption, made) = (self.env.encryption(), self.env.made_spaces());
+        for (name, record) in self.catalog.tables() {
+            let Some(space) = self.env.pool().space(record.space) else { continue };
+            if !made.contains(&record.space) {
+                continue;
+            }
+            match encryption.key_id_of(&record.def.encryption).map(|id| encryption.newest(id)) {
+                None => encrypt_file(space.file(), None)?,
+                Some(Ok(key)) => encrypt_file(space.file(), Some(key))?,
+                Some(Err(error)) => {
+                    tracing::error!(table = name, %error, "an encrypted table can't be used");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The thread begins, if there are keys.
     pub(super) fn start_rotation(self: &Arc<Self>) -> Result<()> {
         if self.options.read().keyring.is_none() {

@@ -136,6 +136,7 @@ impl Db {
             inner.clear_orphans()?;
             inner.free_provisional_trees()?;
             inner.encrypt_undo_if_need_be()?;
+            inner.encrypt_made_files()?;
             sort::clear_files(&**inner.env.storage());
         }
         let background = inner.options.read().background && !inner.env.is_read_only();

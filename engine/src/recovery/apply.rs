@@ -11,7 +11,7 @@
 //! enough for every change in it, should the checkpoint move while recovery runs.
 //!
 //! # Files
-//! A file that the log creates and that is missing is created. A page that a file does not have is
+//! A file that the log creates and that is missing is made. A page that a file does not have is
 //! one of zeroes: the log has all of it.
 //!
 //! # Damage
@@ -78,15 +78,23 @@ pub(crate) struct Limits<'a> {
     pub page_files: &'a PageFiles,
 }
 
-/// Applies the log from the checkpoint to the scan's end. Returns the tables' spaces whose file is
-/// missing, though the log holds changes of it.
+/// What applying the log has found out of tables' spaces.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// Those whose file is missing, though the log holds changes of it.
+    pub missing: HashSet<u32>,
+    /// Those whose file was made of the log alone.
+    pub made: HashSet<u32>,
+}
+
+/// Applies the log from the checkpoint to the scan's end.
 pub(crate) fn apply(
     storage: &Arc<dyn Storage>,
     pool: &Pool,
     redo: &RedoLog,
     scan: &Scan,
     limits: Limits<'_>,
-) -> Result<HashSet<u32>> {
+) -> Result<Applied> {
     let Limits { memory_budget_bytes, expendable_from, page_files } = limits;
     let mut files = Files {
         storage,
@@ -96,6 +104,7 @@ pub(crate) fn apply(
         expendable_from,
         spaces: HashMap::new(),
         missing: HashSet::new(),
+        made: HashSet::new(),
         broken: HashMap::new(),
     };
     files.finish_creations_and_deletions()?;
@@ -134,7 +143,7 @@ pub(crate) fn apply(
     assert!(reader.lsn() == scan.end, "both readings of the log end at the same place");
     files.look_at_broken_pages_again()?;
     tracing::info!(frames = scan.frames, changes = applied, end = scan.end.0, "redo log applied");
-    Ok(files.missing)
+    Ok(Applied { missing: files.missing, made: files.made })
 }
 
 fn full_bytes(memory_budget_bytes: u64) -> u64 {
@@ -347,19 +356,25 @@ struct Files<'a> {
     expendable_from: u32,
     /// Tables' spaces whose file is missing, or is not the one that the log has changes of.
     missing: HashSet<u32>,
+    /// Tables' spaces whose file was made here.
+    made: HashSet<u32>,
     /// Tables' pages that were broken when changes were to be made in them, each with the end of
     /// the last change that was passed over.
     broken: HashMap<PageId, Lsn>,
 }
 
 impl Files<'_> {
-    fn finish_creations_and_deletions(&self) -> Result<()> {
+    fn finish_creations_and_deletions(&mut self) -> Result<()> {
         let mut dirs = Vec::new();
         for &id in &self.scan.created {
             let name = space_file_name(id);
             if !self.scan.deleted.contains(&id) {
-                if !self.storage.exists(&name)? {
-                    self.storage.create(&name)?.sync_data()?;
+                if self.page_files.writes_nothing() {
+                    if !self.storage.exists(&name)? {
+                        self.storage.create(&name)?.sync_data()?;
+                    }
+                } else if self.page_files.make_missing(&**self.storage, id)? {
+                    self.made.insert(id);
                 }
                 dirs.push(name);
             }

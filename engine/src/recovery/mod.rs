@@ -38,6 +38,7 @@ use crate::files::{FIRST_TABLE_SPACE, space_file_name};
 use crate::options::{AcceptLogLoss, ForceRecovery};
 use crate::page_files::PageFiles;
 use crate::redo::{Failure, LogAccess, LogStart, RedoLog, Ring};
+use apply::Applied;
 use scan::Scan;
 
 /// What a recovery may do.
@@ -88,6 +89,8 @@ pub struct Recovered {
     pub end: Lsn,
     /// Tables' spaces whose changes are lost: see [`apply::apply`].
     pub missing_spaces: HashSet<u32>,
+    /// Tables' spaces whose file was made of the log alone.
+    pub made_spaces: HashSet<u32>,
     /// Spaces that the log creates or deletes, or whose table it takes off the catalog.
     pub unfinished_spaces: HashSet<u32>,
 }
@@ -109,11 +112,21 @@ pub fn recover(
     let failure = Arc::new(Failure::default());
     let redo = begin_epoch(log, &found, failure.clone(), options)?;
     pool.set_write_ahead(redo.clone());
-    let missing_spaces = apply_log(&pool, &redo, &found, options)?;
+    let Applied { missing: missing_spaces, made: made_spaces } =
+        apply_log(&pool, &redo, &found, options)?;
     keep_pending_spaces(&redo, &found, options)?;
     let unfinished_spaces = &(&found.created | &found.unlisted) | &found.deleted;
     let end = found.end;
-    Ok(Recovered { pool, redo, failure, clean, end, missing_spaces, unfinished_spaces })
+    Ok(Recovered {
+        pool,
+        redo,
+        failure,
+        clean,
+        end,
+        missing_spaces,
+        made_spaces,
+        unfinished_spaces,
+    })
 }
 
 /// Reads the log once. Gives what it says, and whether the directory was closed cleanly.
@@ -173,17 +186,12 @@ fn begin_epoch(
     Ok(redo)
 }
 
-/// Applies the log from the checkpoint to its end. Gives the tables' spaces whose changes are lost;
-/// no checkpoint passes the log until the catalog has marked them.
-fn apply_log(
-    pool: &Pool,
-    redo: &RedoLog,
-    found: &Scan,
-    options: &Options<'_>,
-) -> Result<HashSet<u32>> {
+/// Applies the log from the checkpoint to its end. If changes of tables are lost, no checkpoint
+/// passes the log until the catalog has marked them.
+fn apply_log(pool: &Pool, redo: &RedoLog, found: &Scan, options: &Options<'_>) -> Result<Applied> {
     let is_read_only = options.force.is_read_only();
-    let missing_spaces = match found.frames {
-        0 => HashSet::new(),
+    let applied = match found.frames {
+        0 => Applied::default(),
         _ => {
             let limits = apply::Limits {
                 memory_budget_bytes: options.memory_budget_bytes,
@@ -197,8 +205,8 @@ fn apply_log(
         // From now on a page that is newer than the log is an error.
         redo.set_applied();
     }
-    redo.hold_checkpoint(!missing_spaces.is_empty() || is_read_only);
-    Ok(missing_spaces)
+    redo.hold_checkpoint(!applied.missing.is_empty() || is_read_only);
+    Ok(applied)
 }
 
 /// Has the log go on to say which files belong to an unfinished CREATE or DROP, whatever

@@ -98,6 +98,14 @@ impl PackedFile {
         Ok(Settings { page_size, instance, space, random })
     }
 
+    /// The key that a packed file encrypts its images with, by the newest whole root.
+    ///
+    /// # Errors
+    /// As [`PackedFile::settings_of`].
+    pub fn key_of(file: &dyn StorageFile) -> Result<FileKey> {
+        Ok(newest_root(file)?.key)
+    }
+
     /// Opens a packed file, as its newest durable run left it. Writes nothing; for
     /// [`Access::ReadWrite`] it syncs the file first, since a process that was killed may have left
     /// bytes that a power cut can still take.

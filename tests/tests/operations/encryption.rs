@@ -164,7 +164,7 @@ fn options_are_checked_kept_and_altered() {
         return;
     }
     let (options, _dir) = with_keys("encryption_options", &[1, 4]);
-    let server = Server::start(options);
+    let server = Server::start(options.arg("--tidepool-buffer-pool-size=8M"));
     let mut conn = shop(&server);
     make_filled(&mut conn, "t", "ENCRYPTED=YES ENCRYPTION_KEY_ID=4");
     let key_of = |conn: &mut Conn, table: &str| {
@@ -209,11 +209,20 @@ fn options_are_checked_kept_and_altered() {
     // Tables that do not say.
     run(&mut conn, &["CREATE TABLE d (id INT PRIMARY KEY, v VARCHAR(200)) ENCRYPTION_KEY_ID=1"]);
     fill(&mut conn, "d");
+    // More than the pool has: rows are read from the file by the life that made it.
+    let more = format!(
+        "INSERT INTO d SELECT 30000 + seq, CONCAT('{SECRET}', REPEAT('-', 150), seq) \
+         FROM seq_1_to_70000"
+    );
+    run(&mut conn, &[&more]);
     assert_eq!(key_of(&mut conn, "d"), 0);
     for (tables, key) in [("ON", 1), ("OFF", 0), ("FORCE", 1)] {
         run(&mut conn, &[&format!("SET GLOBAL tidepool_encrypt_tables = '{tables}'")]);
         wait_until(Duration::from_secs(60), "the rotation", || key_of(&mut conn, "d") == key);
-        assert_eq!(count(&mut conn, "d"), 30000);
+        assert_eq!(count(&mut conn, "d"), 100_000);
+        let again = format!("UPDATE d SET v = CONCAT('{key}', v) WHERE id > 30000");
+        run(&mut conn, &[&again]);
+        assert_eq!(count(&mut conn, "d"), 100_000);
     }
     let refused = "CREATE TABLE x (id INT PRIMARY KEY) ENCRYPTED=NO";
     assert_eq!(code_of(&mut conn, refused), ILLEGAL_CREATE_OPTION);
