@@ -138,27 +138,28 @@ impl NewestRuns {
     /// Of the disk; what was noted before is still there.
     pub fn note(&self, storage: &dyn Storage, pool: &Pool) -> Result<()> {
         let mut state = self.state.lock();
-        let mut is_newer = false;
-        for (space, run) in pool.newest_runs() {
-            is_newer |= state.runs.insert(space, run) != Some(run);
-        }
-        for (space, lsn) in pool.newest_mirrored() {
-            let noted = state.runs.entry(MIRRORS_FROM + space).or_default();
-            is_newer |= *noted < lsn.0;
-            *noted = lsn.0.max(*noted);
-        }
-        let noted = if is_newer { state.write(storage) } else { Ok(()) };
-        self.unless_full(noted)
+        let noted = |space: u32| state.runs.get(&space).copied();
+        let runs = pool.newest_runs().into_iter().filter(|&(space, run)| noted(space) != Some(run));
+        let mirrored = pool.newest_mirrored().into_iter();
+        let mirrored = mirrored.map(|(space, lsn)| (MIRRORS_FROM + space, lsn.0));
+        let mirrored = mirrored.filter(|&(space, lsn)| noted(space).unwrap_or(0) < lsn);
+        let newer: Vec<(u32, u64)> = runs.chain(mirrored).collect();
+        let written = if newer.is_empty() { Ok(()) } else { state.write(storage, newer) };
+        self.unless_full(written)
     }
 }
 
 impl State {
-    fn write(&mut self, storage: &dyn Storage) -> Result<()> {
+    /// Writes the list with these entries. They count from when they are durable: after an error
+    /// the next checkpoint writes them.
+    fn write(&mut self, storage: &dyn Storage, newer: Vec<(u32, u64)>) -> Result<()> {
+        let mut runs = self.runs.clone();
+        runs.extend(newer);
         let files = match self.files.take() {
             Some(files) => files,
             None => open(storage)?,
         };
-        let bytes = encode(self.sequence + 1, &self.instance, &self.runs);
+        let bytes = encode(self.sequence + 1, &self.instance, &runs);
         let file = &files[(self.sequence + 1) as usize % 2];
         let written = (|| -> Result<()> {
             if file.len()? < bytes.len() as u64 {
@@ -169,6 +170,7 @@ impl State {
         })();
         self.files = Some(files);
         written?;
+        self.runs = runs;
         self.sequence += 1;
         Ok(())
     }

@@ -9,6 +9,7 @@ use tidepool_pool::{PAGE_HEADER_SIZE, PageId, PageType};
 use super::*;
 use crate::files::*;
 use crate::mtr::Mtr;
+use crate::newest_runs::NewestRuns;
 use crate::page_op::PageOp;
 use crate::redo::{BLOCK_SIZE, CAPACITY_MIN_BYTES};
 use crate::space;
@@ -99,6 +100,26 @@ fn what_was_written_is_there_again() {
         let space = env.space(FIRST_TABLE_SPACE).unwrap();
         let page = env.pool().shared(&space, 1, tidepool_pool::Access::Normal).unwrap();
         assert_eq!(&page[PAGE_HEADER_SIZE..][..9], b"something", "clean: {clean}");
+    }
+}
+
+#[test]
+fn newest_runs_that_could_not_be_noted_are_noted_by_the_next_checkpoint() {
+    for (op, kind) in [(StorageOp::Write, FaultKind::Io), (StorageOp::Write, FaultKind::NoSpace)] {
+        let storage = directory(true);
+        let env = open(&storage, &options()).unwrap();
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        write(&env, &space, 2, b"more");
+        storage.inject(Fault::new(op, kind).on("newest-runs."));
+        // A full disk is no error: the checkpoint gives room back.
+        assert_eq!(env.checkpoint_all().is_ok(), kind == FaultKind::NoSpace, "{kind:?}");
+        // The next one passes more of the log, and finds no newer run.
+        env.log_file_change(LogRecord::SpaceUnlist(4000)).unwrap();
+        env.checkpoint_all().unwrap();
+        let run = space.file().usage().sequence;
+        drop((space, env));
+        let noted = NewestRuns::load(&storage.crash(), *b"tidepool-sim-env");
+        assert_eq!(noted.of(FIRST_TABLE_SPACE), run, "{kind:?}");
     }
 }
 
