@@ -228,7 +228,8 @@ pub struct Options {
     /// is encrypted anew, in the background; 0 = that is never done, not even for tables that
     /// should be encrypted or decrypted. Default 1.
     pub encryption_rotate_key_age: u32,
-    /// Pages that the background encrypts anew in a second. Default 100.
+    /// Pages that the background encrypts anew in a second, or reads to see the version of their
+    /// key. Default 100.
     pub encryption_rotation_iops: u32,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
     /// [`Db`](crate::Db), in any order: for deterministic simulation.

@@ -264,6 +264,57 @@ fn a_newer_version_of_the_key_reaches_every_page() {
     db.close().unwrap();
 }
 
+fn row_of_table(db: &Db) -> (u32, u32) {
+    let report = db.encryption_report();
+    let row = report.iter().find(|row| row.name == "t").unwrap();
+    assert_eq!(row.rotating, None);
+    (row.oldest_version, row.newest_version)
+}
+
+/// The map has versions modulo 15.
+#[test]
+fn versions_of_a_key_that_are_fifteen_apart_are_distinguished() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let newer = |version: u32| {
+        ring.insert(5, version, vec![version as u8; 32]);
+        ring.insert(1, version, vec![version as u8; 16]);
+    };
+    let db = Db::open(dir.path(), options(&ring)).unwrap();
+    let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+    fill(&db, &table);
+    drop(table);
+    db.close().unwrap();
+
+    newer(16);
+    let options = Options { encryption_rotate_key_age: 20, ..options(&ring) };
+    let db = Db::open(dir.path(), options).unwrap();
+    rotate(&db);
+    assert_eq!(row_of_table(&db), (1, 16), "while the database was closed");
+    newer(20);
+    rotate(&db);
+    assert_eq!(row_of_table(&db), (1, 20), "the next turn");
+    db.set_encryption_rotate_key_age(0);
+    newer(35);
+    rotate(&db);
+    assert_eq!(row_of_table(&db), (1, 35), "without a turn");
+    db.set_encryption_rotate_key_age(20);
+    rotate(&db);
+    assert_eq!(row_of_table(&db), (35, 35));
+    newer(36);
+    rotate(&db);
+    assert_eq!(row_of_table(&db), (35, 36));
+    db.close().unwrap();
+    for version in [1, 16, 20] {
+        ring.remove(5, version);
+        ring.remove(1, version);
+    }
+    let db = Db::open(dir.path(), Options { keyring: Some(KeySource(ring)), ..Options::small() });
+    let db = db.unwrap();
+    assert_eq!(count(&db, &db.open_table("t").unwrap()).unwrap(), ROWS);
+    db.close().unwrap();
+}
+
 #[test]
 fn tables_that_do_not_say_follow_the_option() {
     let dir = tempfile::tempdir().unwrap();

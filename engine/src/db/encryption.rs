@@ -8,7 +8,14 @@
 //! found out of a file it remembers; the file is looked at again when the key has a newer version,
 //! or the table should be encrypted otherwise.
 //!
-//! A key that can't be had costs the rotation of its files alone; the error log says so once.
+//! A key that can't be had costs the rotation of its files alone, and a page that can't be read its
+//! own; the error log says so once. The turn is repeated later, ever more rarely.
+//!
+//! # Which versions a file has
+//! The map has versions of keys modulo 15 ([`Seal`]). The rotation remembers the oldest version
+//! that a turn has left, from which the newest of now is rarely 15 versions away. Where it is, or
+//! may be, as in the first turn of a life with a key that has had 15 versions, the turn reads every
+//! image, for that names its key and the version.
 //!
 //! # Locking order
 //! `work` is held for a step, and comes before the catalog and the pool.
@@ -19,7 +26,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidepool_pool::encryption::PageKey;
-use tidepool_pool::packed::{FileKey, PackedFile, Resealing};
+use tidepool_pool::packed::{FileKey, PackedFile, Resealing, Seal};
 use tidepool_pool::{Space, StepRunner, Wakeup};
 
 use super::worker::Worker;
@@ -36,6 +43,8 @@ const STEP_EVERY: Duration = Duration::from_secs(1);
 const IDLE_STEP_EVERY: Duration = Duration::from_secs(60);
 /// Images that are sealed anew at once. Batches for the file wait for them.
 const IMAGES_AT_ONCE: usize = 16;
+/// Steps at most between a turn that has passed over pages and the next.
+const REST_MAX_STEPS: u32 = 3600;
 /// Calls in a step that find nothing to write: each looks at the places of 16384 pages.
 const LOOKS_A_STEP: u32 = 64;
 
@@ -60,15 +69,58 @@ struct Work {
 }
 
 /// How far a file is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct FileState {
     target: Target,
     /// The page to go on with; `None`: all were looked at.
     next: Option<u32>,
-    /// Images that could not be sealed anew in this turn.
+    /// Pages that were passed over in this turn, and what was wrong with the first.
     failed: u32,
-    /// The oldest version that a finished turn has left.
+    failure: Option<String>,
+    /// How many newer versions the oldest image has that this turn has left.
     oldest: Option<u32>,
+    /// A key and a version of it: earlier turns have found no image with another key or an older
+    /// version.
+    floor: Option<(u32, u32)>,
+    /// Some images may be encrypted with another key than the file's.
+    is_mixed: bool,
+    /// Steps until a turn that has passed over pages is repeated, and after the next such turn.
+    rest_steps: u32,
+    next_rest_steps: u32,
+}
+
+impl FileState {
+    /// A new turn, of a file of which this is known.
+    fn begin(target: Target, known: Option<&FileState>, is_mixed: bool) -> FileState {
+        let same = known.filter(|known| known.target == target);
+        FileState {
+            target,
+            next: Some(0),
+            failed: 0,
+            failure: None,
+            oldest: None,
+            floor: known.and_then(|known| known.oldest_left().or(known.floor)),
+            is_mixed: is_mixed || known.is_some_and(|known| known.is_mixed),
+            rest_steps: 0,
+            next_rest_steps: same.map_or(1, |known| known.next_rest_steps),
+        }
+    }
+
+    /// The file's key and the oldest version of it that the turn has left, if the turn is over and
+    /// has seen all images.
+    fn oldest_left(&self) -> Option<(u32, u32)> {
+        let (id, version) = self.target?;
+        let is_over = self.next.is_none() && self.failed == 0;
+        is_over.then(|| (id, version.saturating_sub(self.oldest.unwrap_or(0))))
+    }
+
+    /// Whether the map's versions may be wrong, in a rotation from `age` versions on.
+    fn must_read_images(&self, age: u32) -> bool {
+        let Some((id, version)) = self.target else { return false };
+        let floor = self.floor.filter(|(floor_id, _)| *floor_id == id);
+        let behind = version.saturating_sub(floor.map_or(0, |(_, version)| version));
+        floor.is_none() && self.is_mixed || behind >= Seal::VERSIONS || age >= Seal::VERSIONS
+    }
 }
 
 /// A file whose encryption may need a change.
@@ -89,8 +141,8 @@ pub struct EncryptionRow {
     pub key_id: Option<u32>,
     /// The newest version of that key; 0: it can't be had.
     pub newest_version: u32,
-    /// The oldest version that an image is encrypted with, as far as the rotation has looked; 0: an
-    /// image is not encrypted, or it is not known.
+    /// The oldest version that an image is encrypted with, once the rotation has looked at all; 0:
+    /// it is not known, or a page can't be read.
     pub oldest_version: u32,
     /// Pages that the rotation has looked at in its present turn, and all pages; `None`: it has
     /// looked at all.
@@ -279,13 +331,26 @@ impl Inner {
         };
         let key = file.key_id.map(newest).transpose()?;
         let target = key.as_ref().map(|key| (key.id(), key.version()));
-        let known = work.files.get(&file.space);
-        if known.is_some_and(|state| state.target == target && state.next.is_none()) {
+        if let Some(state) = work.files.get_mut(&file.space)
+            && state.target == target
+            && state.next.is_none()
+            && (state.failed == 0 || state.rest_steps > 0)
+        {
+            state.rest_steps = state.rest_steps.saturating_sub(1);
             return Ok(());
         }
         let Some(space) = self.space_to_rotate(file.space)? else { return Ok(()) };
-        let fresh = FileState { target, next: Some(0), failed: 0, oldest: None };
-        let mut state = known.copied().filter(|state| state.target == target).unwrap_or(fresh);
+        let mut state = match work.files.get(&file.space) {
+            Some(known) if known.target == target && known.next.is_some() => known.clone(),
+            known => {
+                let has_other_key = match space.file().file_key() {
+                    FileKey::Id(id) => target.is_some_and(|(target, _)| target != id),
+                    FileKey::Never | FileKey::NoMore => false,
+                };
+                let is_mixed = has_other_key || self.env.made_spaces().contains(&file.space);
+                FileState::begin(target, known, is_mixed)
+            }
+        };
         if let Some(key) = key.as_ref().filter(|_| file.space != UNDO_SPACE) {
             self.encrypt_undo(key)?;
         }
@@ -296,24 +361,31 @@ impl Inner {
             && !step.is_over()
         {
             let images_max = step.images.min(IMAGES_AT_ONCE);
-            let resealing = Resealing { age: step.age, images_max };
+            let exact = state.must_read_images(step.age);
+            let resealing = Resealing { age: step.age, exact, images_max };
             let part = space.file().reseal(file.space, from, resealing).map_err(file_error)?;
-            step.images -= part.images as usize;
+            step.images -= (part.images + part.read + part.failed) as usize;
             step.looks -= 1;
             work.resealed += u64::from(part.images);
             state.failed += part.failed;
+            state.failure = state.failure.take().or(part.failure);
             state.next = part.next;
-            state.oldest = [state.oldest, part.oldest].into_iter().flatten().max();
-            work.files.insert(file.space, state);
+            state.oldest = state.oldest.max(part.oldest);
+            work.files.insert(file.space, state.clone());
         }
         if state.next.is_none() && state.failed > 0 {
-            // It begins anew: a key may be there by then.
-            work.files.remove(&file.space);
-            let (file, failed) = (space.name(), state.failed);
-            let what = format!("{file}: {failed} images could not be decrypted");
-            return Err(Error::Key { file: Some(file.to_string()), what });
+            // A key may be there by the next turn.
+            state.rest_steps = state.next_rest_steps;
+            state.next_rest_steps = (2 * state.next_rest_steps).min(REST_MAX_STEPS);
+            let (name, failed) = (space.name(), state.failed);
+            let why = state.failure.take().unwrap_or_default();
+            let what = format!("{name}: pages that stay encrypted as they are: {failed}; {why}");
+            work.files.insert(file.space, state);
+            return Err(Error::Key { file: Some(name.to_string()), what });
         }
-        work.logged.remove(&file.space);
+        if state.next.is_none() {
+            work.logged.remove(&file.space);
+        }
         Ok(())
     }
 
@@ -341,11 +413,9 @@ impl Inner {
             };
             let newest_version =
                 key_id.and_then(|id| encryption.newest(id).ok()).map_or(0, |key| key.version());
-            let is_known = state.is_some_and(|state| state.next.is_none());
-            let oldest = state.and_then(|state| state.oldest).unwrap_or(0);
-            let oldest_version = match is_known && key_id.is_some() {
-                true => newest_version.saturating_sub(oldest),
-                false => 0,
+            let oldest_version = match state.and_then(FileState::oldest_left) {
+                Some((id, version)) if key_id == Some(id) => version,
+                _ => 0,
             };
             let pages = open.map_or(0, |space| space.page_count());
             let rotating = state.and_then(|state| state.next).map(|next| (next, pages));

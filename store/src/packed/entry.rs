@@ -117,16 +117,16 @@ impl Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seal(u8);
 
-/// Versions that a seal distinguishes.
-const SEAL_VERSIONS: u32 = 15;
-
 impl Seal {
     /// The image is not encrypted.
     pub const NONE: Seal = Seal(0);
 
+    /// Versions that a seal distinguishes.
+    pub const VERSIONS: u32 = 15;
+
     /// It is encrypted with a key of this version.
     pub fn of_version(version: u32) -> Seal {
-        Seal((version % SEAL_VERSIONS) as u8 + 1)
+        Seal((version % Seal::VERSIONS) as u8 + 1)
     }
 
     /// Whether the image is encrypted.
@@ -134,12 +134,12 @@ impl Seal {
         self != Seal::NONE
     }
 
-    /// How many versions of its key are newer, if `newest` is the newest; modulo 15. `None`: the
-    /// image is not encrypted.
+    /// How many versions of its key are newer, if `newest` is the newest; modulo 15, which is the
+    /// least that it can be. `None`: the image is not encrypted.
     pub fn age(self, newest: u32) -> Option<u32> {
         let of = u32::from(self.0.checked_sub(1)?);
-        debug_assert!(of < SEAL_VERSIONS, "a seal is a version modulo 15");
-        Some((newest % SEAL_VERSIONS + SEAL_VERSIONS - of) % SEAL_VERSIONS)
+        debug_assert!(of < Seal::VERSIONS, "a seal is a version modulo 15");
+        Some((newest % Seal::VERSIONS + Seal::VERSIONS - of) % Seal::VERSIONS)
     }
 }
 

@@ -69,6 +69,10 @@ impl PackedFile {
     /// written comes first. The next checkpoint writes a root that says which key it is, and an
     /// opening by that root goes on with it.
     pub fn encrypt_with(&self, key: Option<Arc<PageKey>>) {
+        debug_assert!(
+            key.is_none() || self.sealing.keys.get().is_some(),
+            "what the file encrypts can be read again"
+        );
         let mut writer = self.writer.lock();
         let mut writing = self.sealing.writing.write();
         let file_key = match &key {

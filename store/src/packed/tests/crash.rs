@@ -20,7 +20,8 @@ fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u3
             packed.encrypt_with(key);
         }
         10 | 11 => {
-            let resealing = Resealing { age: random.below(3) as u32, images_max: 20 };
+            let (age, exact) = (random.below(3) as u32, random.below(2) == 0);
+            let resealing = Resealing { age, exact, images_max: 20 };
             packed.reseal(SPACE, random.below(PAGES as usize) as u32, resealing)?;
         }
         0..6 => {

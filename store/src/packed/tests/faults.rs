@@ -359,7 +359,7 @@ fn what_a_killed_process_left_is_durable_before_it_counts() {
 }
 
 /// Places and headers of all runs in the file, in their order.
-fn runs_of(disk: &SimStorage) -> Vec<(u64, RunHeader, Vec<run::Change>)> {
+pub(super) fn runs_of(disk: &SimStorage) -> Vec<(u64, RunHeader, Vec<run::Change>)> {
     let file = disk.open(FILE).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_at(&mut bytes, 0).unwrap();

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::super::entry::Entry;
+use super::super::entry::{Entry, Object};
 use super::super::*;
+use super::faults::runs_of;
 use super::model::{FILE, KEY, Model, PAGE, SPACE, create, image, keys, page_of, reopen, settings};
 use crate::encryption::{Keys, MemoryKeyring, SEAL_BYTES};
-use crate::storage::{SimStorage, Storage};
+use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
-const ALL: Resealing = Resealing { age: 1, images_max: 7 };
+const ALL: Resealing = Resealing { age: 1, exact: false, images_max: 7 };
 
 fn encrypt(packed: &PackedFile, version: u32) {
     packed.encrypt_with(Some(keys().page_key(KEY, version).unwrap()));
@@ -27,7 +28,9 @@ fn reseal_all(packed: &PackedFile, resealing: Resealing) -> Resealed {
     while let Some(at) = from {
         let part = packed.reseal(SPACE, at, resealing).unwrap();
         sum.images += part.images;
+        sum.read += part.read;
         sum.failed += part.failed;
+        sum.failure = sum.failure.or(part.failure);
         sum.oldest = sum.oldest.max(part.oldest);
         from = part.next;
     }
@@ -277,4 +280,81 @@ fn a_file_without_roots_is_rescued_as_far_as_keys_allow() {
         packed.read(SPACE, no, &mut page).unwrap();
         assert!(page == page_of(no, 2));
     }
+}
+
+#[test]
+fn versions_that_the_map_takes_for_the_same_are_found_in_the_images() {
+    let exact = |age| Resealing { age, exact: true, ..ALL };
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    encrypt(&packed, 1);
+    let mut model = write(&packed, 0..50, 1);
+    encrypt(&packed, 16);
+    let unseen = Resealed { oldest: Some(0), ..Resealed::default() };
+    assert_eq!(reseal_all(&packed, ALL), unseen, "modulo 15");
+    let seen = Resealed { read: 50, oldest: Some(15), ..Resealed::default() };
+    assert_eq!(reseal_all(&packed, exact(16)), seen);
+    assert_eq!(reseal_all(&packed, exact(0)), seen);
+    assert_eq!(reseal_all(&packed, exact(15)).images, 50);
+    let fresh = Resealed { read: 50, oldest: Some(0), ..Resealed::default() };
+    assert_eq!(reseal_all(&packed, exact(1)), fresh);
+    model.check(&packed, 60, "sealed anew");
+
+    // The same version of another key.
+    let ring = Arc::new(MemoryKeyring::default());
+    ring.insert(KEY + 1, 16, vec![99; 32]);
+    let other = Keys::new(ring).page_key(KEY + 1, 16).unwrap();
+    packed.encrypt_with(Some(other));
+    assert_eq!(reseal_all(&packed, ALL).images, 0);
+    assert_eq!(reseal_all(&packed, exact(1)).images, 50);
+}
+
+#[test]
+fn what_cant_be_read_is_passed_over_and_the_pages_behind_it_are_sealed_anew() {
+    const FAR: u32 = 3 * MAP_PAGES;
+    let disk = SimStorage::with_alignment(1, 1);
+    let packed = create(&disk, 1);
+    encrypt(&packed, 1);
+    for first in [0, MAP_PAGES, FAR] {
+        let images: Vec<Image> = (first..first + 10).map(|no| image(no, 1)).collect();
+        packed.write(Stream::Flushed, &images).unwrap();
+    }
+    packed.checkpoint().unwrap();
+    let spoilt = entry_of(&packed, 3);
+    disk.corrupt(FILE, spoilt.offset() + 50, 1);
+    encrypt(&packed, 2);
+    let sealed = reseal_all(&packed, ALL);
+    assert_eq!((sealed.images, sealed.failed), (29, 1));
+    let why = sealed.failure.unwrap();
+    assert!(why.contains("page 3 of space 7"), "{why}");
+
+    // A node of the map.
+    packed.checkpoint().unwrap();
+    let node = Object::Node { space: SPACE, level: 0, index: 1 };
+    let mut at = None;
+    for (_, _, changes) in runs_of(&disk) {
+        let found = changes.into_iter().find(|(object, _)| *object == node);
+        at = found.and_then(|(_, entry)| entry).or(at);
+    }
+    packed.trim_map(0);
+    disk.corrupt(FILE, at.unwrap().offset() + 9, 1);
+    encrypt(&packed, 3);
+    let sealed = reseal_all(&packed, ALL);
+    assert_eq!((sealed.images, sealed.failed), (19, 2), "{sealed:?}");
+    assert_eq!(entry_of(&packed, FAR + 9).seal, Seal::of_version(3));
+    let why = sealed.failure.unwrap();
+    assert!(why.contains("page 3 of space 7"), "{why}");
+}
+
+#[test]
+fn a_read_that_fails_costs_its_page_alone() {
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    encrypt(&packed, 1);
+    write(&packed, 0..20, 1);
+    encrypt(&packed, 2);
+    disk.inject(Fault::new(StorageOp::Read, FaultKind::Io).on(FILE).skip(4));
+    let sealed = reseal_all(&packed, ALL);
+    assert_eq!((sealed.images, sealed.failed), (19, 1));
+    assert_eq!(reseal_all(&packed, ALL).images, 1);
 }
