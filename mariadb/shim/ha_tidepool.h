@@ -157,6 +157,7 @@ public:
 
   /* Of the row that was read last. */
   tp_bytes clustered_key_of_row() const { return {clustered.get(), clustered_len}; }
+  float relevance_of_row(const tidepool::Fulltext_result &result);
 
   /* Whether this is the table that the engine knows by this name. */
   bool is_of(const std::string &name) const { return shared && shared->name == name; }
@@ -251,6 +252,8 @@ private:
   using Entry_taker = std::function<void(tp_bytes key, tp_bytes value)>;
   bool for_each_word(uint tree, const tidepool::Texts &texts, tp_bytes pk, const Entry_taker &take);
   int run_search(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
+  bool may_be_newer_than_search() const;
+  int match_again(const tidepool::Fulltext_result &result, const uchar *record, bool *is_match);
   int read_pending(uint tree, tidepool::Pending_rows *to);
   int search_in(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
   int read_found(uchar *buf, const uchar *pk, size_t pk_len);

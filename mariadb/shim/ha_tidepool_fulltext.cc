@@ -3,10 +3,11 @@
   MATCH.
 
   A search is made when the server begins a statement, by the transaction's snapshot. What it finds
-  are clustered keys; the rows are read as those of any secondary index are. At SERIALIZABLE a
-  locking statement locks what it reads of the index, too, and the gaps. At lower levels it locks
-  the rows alone, each as it is by then; at READ COMMITTED and below that may be a version that the
-  search has not seen, so the row must match once more.
+  are clustered keys; the rows are read as those of any secondary index are, or the server reads
+  rows in another way and asks of each how relevant it is. At SERIALIZABLE a locking statement locks
+  what it reads of the index, too, and the gaps. At lower levels it locks the rows alone, each as it
+  is by then; at READ COMMITTED and below, or without the check of lost updates, that may be a
+  version that the search has not seen, so the row must match once more.
 */
 #include "engine.h"
 #include "errors.h"
@@ -24,7 +25,7 @@ namespace tidepool {
 struct Fulltext_result {
   _ft_vft *please;
   _ft_vft_ext *could_you;
-  const ha_tidepool *owner;
+  ha_tidepool *owner;
   uint tree;
   Query_term query;
   Pending_rows pending; /* hits point into it */
@@ -57,9 +58,7 @@ struct Fulltext_result {
 
 static float relevance_of_row(FT_INFO *info) {
   const auto *const result = reinterpret_cast<Fulltext_result *>(info);
-  const tp_bytes row = result->owner->clustered_key_of_row();
-  const Hit *const hit = find_hit(result->hits, row.data, row.len);
-  return hit ? hit->rank : 0;
+  return result->owner->relevance_of_row(*result);
 }
 
 static float find_relevance(FT_INFO *info, uchar *, uint) { return relevance_of_row(info); }
@@ -211,12 +210,40 @@ int ha_tidepool::ft_init() {
   return 0;
 }
 
+/* Whether rows are read in versions that the search may not have seen. */
+bool ha_tidepool::may_be_newer_than_search() const {
+  if (row_lock == TP_LOCK_NONE || !session) return false;
+  return session->isolation <= TP_READ_COMMITTED ||
+         (session->isolation == TP_REPEATABLE_READ && !refuses_lost_updates());
+}
+
+/* Whether a row that the search has found matches as it is by now. */
+int ha_tidepool::match_again(const Fulltext_result &result, const uchar *record, bool *is_match) {
+  old_words.keep_all(true);
+  const bool parsed =
+      parse_words(result.tree, record, &words) && parse_words(result.tree, record, &old_words);
+  old_words.keep_all(false);
+  if (!parsed) return fail(parser_failed());
+  *is_match = matches(result.query, {old_words, words});
+  return 0;
+}
+
+/* The relevance of the row that was read last, by another index than the search's. */
+float ha_tidepool::relevance_of_row(const Fulltext_result &result) {
+  const tp_bytes row = clustered_key_of_row();
+  const Hit *const hit = find_hit(result.hits, row.data, row.len);
+  if (!hit) return 0;
+  bool is_match = true;
+  if (may_be_newer_than_search())
+    if (int error = match_again(result, table->record[0], &is_match)) print_error(error, MYF(0));
+  return is_match ? hit->rank : 0;
+}
+
 int ha_tidepool::ft_read(uchar *buf) {
   const Counted_call counted(this);
   auto *const result = reinterpret_cast<Fulltext_result *>(ft_handler);
   if (!result) return HA_ERR_END_OF_FILE;
-  const bool may_be_newer =
-      row_lock != TP_LOCK_NONE && session && session->isolation <= TP_READ_COMMITTED;
+  const bool may_be_newer = may_be_newer_than_search();
   while (const Hit *hit = result->next()) {
     uchar room[8];
     const tp_bytes pk = clustered_key_of(*hit, room);
@@ -230,12 +257,9 @@ int ha_tidepool::ft_read(uchar *buf) {
       return HA_ERR_CRASHED;
     }
     if (error || likely(!may_be_newer)) return error;
-    old_words.keep_all(true);
-    const bool parsed =
-        parse_words(result->tree, buf, &words) && parse_words(result->tree, buf, &old_words);
-    old_words.keep_all(false);
-    if (!parsed) return fail(parser_failed());
-    if (matches(result->query, {old_words, words})) return 0;
+    bool is_match;
+    if (int failed = match_again(*result, buf, &is_match)) return failed;
+    if (is_match) return 0;
     unlock_row();
   }
   return HA_ERR_END_OF_FILE;

@@ -104,6 +104,8 @@ int ha_tidepool::change_words(uint tree, tp_bytes pk, const uchar *before, const
   /* A row that comes without words has none: it is not there yet. */
   if (!before && words.size() == 0) return TP_OK;
   bool is_pending = total_length(old_texts) < Pending_row::LENGTH_MAX;
+  /* A word whose entry has too long a key is refused now: each merge would fail of it. */
+  if (pk.len + index.word_key_max() > tp_table_key_len_max(shared->table)) is_pending = false;
   if (before && after) {
     if (!old_words.parse(index, old_texts)) return parser_failed();
     const size_t differ = count_differences(old_words, words);

@@ -293,6 +293,52 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
     check(&mut first, "t");
 }
 
+/// Such a statement reads rows by a scan, and asks of each how relevant the search found it.
+#[test]
+fn statements_that_change_rows_leave_those_that_match_no_longer() {
+    let server = Server::start(Options::new("fulltext_changes"));
+    let (mut first, mut second) = (server.connect_to("test"), server.connect_to("test"));
+    run(&mut first, &["CREATE TABLE t (id INT PRIMARY KEY, a TEXT, n INT, FULLTEXT (a))"]);
+    let changes = [
+        "UPDATE t SET a = 'gamma' WHERE id = 1",
+        "REPLACE INTO t VALUES (1, 'gamma', 0)",
+        "UPDATE t SET n = 0, a = 'gamma alpha' WHERE id = 1",
+    ];
+    let statements = [
+        ("DELETE FROM t WHERE MATCH (a) AGAINST ('alpha')", "id"),
+        ("UPDATE t SET n = 1 WHERE MATCH (a) AGAINST ('alpha')", "IF(n = 0, id, NULL)"),
+    ];
+    for (change, (statement, left)) in changes.iter().flat_map(|c| statements.map(|s| (c, s))) {
+        run(
+            &mut first,
+            &[
+                "DELETE FROM t",
+                "INSERT INTO t VALUES (1, 'alpha one', 0), (2, 'alpha two', 0), (3, 'beta', 0)",
+                "BEGIN",
+                change,
+            ],
+        );
+        run(&mut second, &["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]);
+        std::thread::scope(|scope| {
+            let second = &mut second;
+            let changing = scope.spawn(move || run(second, &[statement]));
+            let mut other = server.connect();
+            let waits = "SELECT COUNT(*) FROM information_schema.TIDEPOOL_LOCKS WHERE lock_status \
+             = 'WAITING'";
+            while number(&mut other, waits) == 0 && !changing.is_finished() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            run(&mut first, &["COMMIT"]);
+            changing.join().expect("the statement succeeds");
+        });
+        let sql = format!("SELECT {left} AS left_id FROM t HAVING left_id IS NOT NULL ORDER BY 1");
+        let matches_still = change.contains("alpha");
+        let expected = if matches_still { vec![3] } else { vec![1, 3] };
+        assert_eq!(ids(&mut first, &sql), expected, "{change}; {statement}");
+    }
+    check(&mut first, "t");
+}
+
 #[test]
 fn a_search_that_needs_too_much_memory_fails_alone() {
     let server = Server::start(Options::new("fulltext_memory"));

@@ -25,6 +25,21 @@ fn scanned(conn: &mut Conn, word: &str) -> Vec<u32> {
         .expect("a scan")
 }
 
+/// The key of an entry is the word's and the row's together.
+#[test]
+fn a_row_whose_entry_has_too_long_a_key_is_refused_and_holds_no_merge_up() {
+    let server = Server::start(Options::new("fulltext_long_keys"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE t (id VARBINARY(3000) PRIMARY KEY, a TEXT, FULLTEXT (a))"]);
+    let id = "CONCAT(REPEAT(CHAR(0), 580), REPEAT('x', 2400))";
+    let refused = format!("INSERT INTO t VALUES ({id}, REPEAT('w', 60))");
+    assert_eq!(code_of(&mut conn, &refused), 1071);
+    run(&mut conn, &["INSERT INTO t VALUES ('b', 'alpha beta gamma delta omega')"]);
+    wait_for_merges(&mut conn, 1);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t WHERE MATCH (a) AGAINST ('omega')"), 1);
+    check(&mut conn, "t");
+}
+
 #[test]
 fn writers_never_fail_for_a_merge_and_searches_find_what_scans_do() {
     let server = Server::start(Options::new("fulltext_beside"));
