@@ -132,8 +132,11 @@ fn open_pool(
     // An extent for what describes the pool's pages and the like, which can't be known before there
     // is a pool.
     let beside_pool = 2 * options.redo_buffer_bytes as u64 + beside_bytes + EXTENT_BYTES as u64;
-    let size =
-        governor::InitialSizing::read(size_options, beside_pool, Pool::size_limit_bytes(page_size));
+    let size = governor::InitialSizing::read(
+        size_options,
+        beside_pool,
+        Pool::largest_size_bytes(page_size),
+    );
     let config = PoolConfig {
         page_size,
         size_bytes: size.size_bytes(),

@@ -237,8 +237,8 @@ fn a_statement_meets_each_row_once_or_fails() {
         let [moves, scans, missed, moved, deadlocks] =
             [moves, scans, missed, moved, deadlocks].map(AtomicU64::into_inner);
         eprintln!(
-            "{places:?}, {isolation:?}: {moves} moves; {scans} scans, {missed} not of each row once; \
-             {moved} ended because a row had moved, {deadlocks} by deadlocks"
+            "{places:?}, {isolation:?}: {moves} moves; {scans} scans, \
+             {missed} not of each row once; {moved} ended because a row had moved, {deadlocks} by deadlocks"
         );
         assert_eq!(missed, 0, "of {scans} scans at {isolation:?}, {places:?}");
         assert!(scans > 0 && moved > 0, "{scans} scans, {moved} errors");

@@ -292,13 +292,18 @@ impl Upkeep {
         state: &mut State,
         outcome: &mut Result<()>,
     ) -> bool {
-        let victims =
+        // Only as many are asked for as are compared: there may be thousands of files.
+        let mut victims =
             files.iter().filter_map(|file| Some((&file.space, file.space.file().victim()?)));
-        let mut victims: Vec<(&Arc<Space>, Victim)> = victims.collect();
-        for compared in victims.chunks_mut(FILES_COMPARED) {
+        loop {
+            let mut compared: Vec<(&Arc<Space>, Victim)> =
+                victims.by_ref().take(FILES_COMPARED).collect();
+            if compared.is_empty() {
+                return false;
+            }
             compared.sort_by(|(_, a), (_, b)| a.share().total_cmp(&b.share()));
             for (space, victim) in compared {
-                match space.file().clean(*victim) {
+                match space.file().clean(victim) {
                     Ok(cleaned) => {
                         state.failed.remove(&space.id());
                         self.moved_bytes.fetch_add(cleaned.moved_bytes, Ordering::Relaxed);
@@ -312,7 +317,6 @@ impl Upkeep {
                 }
             }
         }
-        false
     }
 
     /// Cuts one file shorter by a segment; false if none can be. Those that can't be are not tried

@@ -31,7 +31,7 @@ impl Pool {
     }
 
     /// The most bytes of frames that any pool can have.
-    pub fn size_limit_bytes(page_size: PageSize) -> u64 {
+    pub fn largest_size_bytes(page_size: PageSize) -> u64 {
         u64::from(MAX_FRAMES) * page_size.bytes() as u64
     }
 
