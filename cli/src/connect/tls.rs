@@ -81,8 +81,12 @@ pub struct Wish {
 
 impl Wish {
     /// This one, with what it leaves open from another. Encryption that this one switches off stays
-    /// off.
-    pub fn or(self, other: Wish) -> Wish {
+    /// off, and encryption that this one asks for is not switched off by the other.
+    pub fn or(self, mut other: Wish) -> Wish {
+        if self.mode.is_none() && self.on != Some(false) && self.settle() != Mode::Disabled {
+            other.mode = other.mode.filter(|mode| *mode != Mode::Disabled);
+            other.on = other.on.filter(|on| *on);
+        }
         let is_settled = self.mode.is_some() || self.on == Some(false);
         let other = if is_settled {
             let refused = if self.settle() == Mode::Disabled { Vec::new() } else { other.refused };
@@ -154,7 +158,9 @@ fn system_authorities() -> Result<PathBuf> {
     let usual = SYSTEM_AUTHORITIES.iter().map(PathBuf::from);
     named.into_iter().chain(usual).find(|path| path.exists()).ok_or_else(|| {
         Error::Local(
-            "no file of certificate authorities on this system: name one with ssl-ca".into(),
+            "no file of certificate authorities on this system: install the package \
+             ca-certificates, or name a file with ssl-ca"
+                .into(),
         )
     })
 }
@@ -256,6 +262,26 @@ mod tests {
         let required = wish(|wish| wish.mode = Some(Mode::Required)).or(file());
         assert_eq!(required.settle(), Mode::Required);
         assert_eq!(Wish::default().or(file()).settle(), Mode::VerifyIdentity);
+    }
+
+    #[test]
+    fn encryption_that_the_command_line_asks_for_is_not_switched_off_by_a_file() {
+        let files = [
+            || wish(|wish| wish.on = Some(false)),
+            || wish(|wish| wish.mode = Some(Mode::Disabled)),
+            || wish(|wish| (wish.mode, wish.on) = (Some(Mode::Disabled), Some(false))),
+        ];
+        for file in files {
+            let mode = |change: fn(&mut Wish)| wish(change).or(file()).settle();
+            assert_eq!(mode(|wish| wish.on = Some(true)), Mode::Required);
+            assert_eq!(mode(|wish| wish.cert = Some("c".into())), Mode::Required);
+            assert_eq!(mode(|wish| wish.key = Some("k".into())), Mode::Required);
+            assert_eq!(mode(|wish| wish.ca = Some("c".into())), Mode::VerifyCa);
+            assert_eq!(mode(|wish| wish.verify = Some(true)), Mode::VerifyIdentity);
+            assert_eq!(mode(|wish| wish.mode = Some(Mode::VerifyCa)), Mode::VerifyCa);
+            assert_eq!(mode(|wish| wish.verify = Some(false)), Mode::Disabled, "asks for nothing");
+            assert_eq!(mode(|_| {}), Mode::Disabled);
+        }
     }
 
     #[test]
