@@ -45,9 +45,17 @@ impl Bounds {
     /// # Errors
     /// [`Error::Usage`] where no size that this server can have is both `--min` and `--max`.
     pub fn check(&self) -> Result<()> {
-        let (Some(min), Some(max)) = (self.min, self.max) else { return Ok(()) };
+        let Some(max) = self.max else { return Ok(()) };
+        if max < self.least_bytes {
+            let (max, least) = (human(max), human(self.least_bytes));
+            return Err(Error::Usage(format!(
+                "--max {max} is less than the {least} that this server's pool can be set to while \
+                 it runs; write a size like 512M or 1.5G"
+            )));
+        }
+        let Some(min) = self.min else { return Ok(()) };
         let rounded = self.up(min);
-        if rounded <= max || max < self.least_bytes {
+        if rounded <= max {
             return Ok(());
         }
         let unit = human(self.unit_bytes);
@@ -62,12 +70,6 @@ impl Bounds {
     /// What the user should know of them, where the pool has `size_bytes`.
     pub fn notices(&self, size_bytes: u64) -> Vec<String> {
         let mut notices = Vec::new();
-        if let Some(max) = self.max.filter(|&max| max < self.least_bytes) {
-            let (max, least) = (human(max), human(self.least_bytes));
-            notices.push(format!(
-                "--max {max} is less than this server can be set to while it runs: {least}"
-            ));
-        }
         let rounded = self.min.map(|min| (min, self.up(min))).filter(|(min, up)| min != up);
         if let Some((min, up)) = rounded {
             let (min, up, unit) = (human(min), human(up), human(self.unit_bytes));
@@ -90,7 +92,7 @@ impl Bounds {
     pub fn floor_bytes(&self, size_bytes: u64) -> u64 {
         let floor = match self.min {
             Some(min) => self.up(min).min(self.down(self.most_bytes)),
-            None => self.down(FLOOR_BYTES.min(size_bytes)),
+            None => self.down(FLOOR_BYTES.min(size_bytes).min(self.max.unwrap_or(u64::MAX))),
         };
         floor.max(self.least_bytes)
     }
@@ -217,6 +219,25 @@ mod tests {
         of(300, 384).check().unwrap();
         assert_eq!(of(300, 384).notices(0).len(), 1, "the floor is not what was said");
         assert_eq!(of(256, 384).notices(0), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_ceiling_that_the_server_cannot_have_is_refused() {
+        for max in [0, 12, 4 * MIB] {
+            let error = Bounds { max: Some(max), ..MARIADB }.check().unwrap_err();
+            assert_eq!(error.code(), 2, "{error}");
+            assert!(error.to_string().contains("5 MiB"), "{error}");
+        }
+        assert_eq!(Bounds { max: Some(127 * MIB), ..MYSQL }.check().unwrap_err().code(), 2);
+        Bounds { max: Some(5 * MIB), ..MARIADB }.check().unwrap();
+    }
+
+    #[test]
+    fn a_ceiling_below_the_usual_floor_is_kept() {
+        let bounds = Bounds { max: Some(32 * MIB), ..MARIADB };
+        bounds.check().unwrap();
+        let (size, _, most) = settle(bounds, 640 * MIB, |_| 20 * GIB);
+        assert_eq!((size, most), (32 * MIB, 32 * MIB));
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub struct Options {
     /// Really set the size. Without this the decisions are only printed
     #[arg(long)]
     apply: bool,
-    /// Never below this size [default: 64M, or the size now if that is smaller]
+    /// Never below this size [default: 64M, or the size now or --max if that is smaller]
     #[arg(long, value_name = "SIZE", value_parser = parse)]
     min: Option<u64>,
     /// Never above this size [default: what fits]

@@ -121,8 +121,14 @@ fn steps_are_whole_chunks_of_every_instance_and_end_at_a_gib() {
     govern.signal(Signal::KILL);
     govern.child.wait().unwrap();
     // With several instances MySQL refuses to be smaller than a GiB, so that is not tried.
-    let mut govern = run(&["--max=200M", "--min=16M"]);
-    govern.line("--max 200 MiB is less than this server can be set to while it runs: 1 GiB");
+    let output = tidepool(server.socket())
+        .args(["govern", "--apply", "--max=200M", "--min=16M"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("--max 200 MiB is less than the 1 GiB"), "{words}");
+    let mut govern = run(&["--max=1G", "--min=16M"]);
     govern.line("step 1280 MiB ->");
     until(1024 * MIB, &govern);
     govern.signal(Signal::TERM);
