@@ -230,47 +230,53 @@ fn how_to_get_it(flavour: Flavour) -> &'static str {
     }
 }
 
-/// A statement with `?` for each literal, cut to a length.
+/// A statement with `?` for each literal, without comments, cut to a length.
+///
+/// Whether a backslash escapes a quote depends on the session's `NO_BACKSLASH_ESCAPES`, which is
+/// not known here. Where the two readings of a literal end at different places, the text ends
+/// before the literal: a later part of it could be in another literal.
 fn without_literals(text: &str) -> String {
     let mut found = String::new();
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let after = &rest[letter.len_utf8()..];
         let is_in_name = found.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$');
-        match letter {
+        if let Some(behind) = behind_comment(rest) {
+            push_space(&mut found);
+            rest = behind;
+            continue;
+        }
+        rest = match letter {
             '\'' | '"' => {
                 // A doubled quote begins another literal, which is left out as well.
-                while let Some(inner) = letters.next() {
-                    match inner {
-                        '\\' => drop(letters.next()),
-                        _ if inner == letter => break,
-                        _ => {}
-                    }
-                }
                 if !found.ends_with('?') {
                     found.push('?');
                 }
+                let Some(behind) = behind_literal(after, letter) else {
+                    found.push('…');
+                    break;
+                };
+                behind
             }
             '`' => {
+                let end = after.find('`').map_or(after.len(), |at| at + 1);
                 found.push('`');
-                for inner in letters.by_ref() {
-                    found.push(inner);
-                    if inner == '`' {
-                        break;
-                    }
-                }
+                found.push_str(&after[..end]);
+                &after[end..]
             }
             '0'..='9' if !is_in_name => {
-                let goes_on = |c: &char| c.is_ascii_alphanumeric() || *c == '.';
-                while letters.next_if(goes_on).is_some() {}
                 found.push('?');
+                after.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.')
             }
             c if c.is_whitespace() => {
-                if !found.ends_with(' ') {
-                    found.push(' ');
-                }
+                push_space(&mut found);
+                after
             }
-            c => found.push(c),
-        }
+            c => {
+                found.push(c);
+                after
+            }
+        };
         // Lists of any length are one statement.
         for list in ["?, ?", "?,?"] {
             if found.ends_with(list) {
@@ -280,6 +286,45 @@ fn without_literals(text: &str) -> String {
     }
     let found = found.trim().trim_end_matches(';').to_owned();
     cut(found)
+}
+
+fn push_space(found: &mut String) {
+    if !found.ends_with(' ') {
+        found.push(' ');
+    }
+}
+
+/// What follows the comment that the text begins with. One that the server executes, or reads for
+/// hints, is left out as well: its literals are literals.
+fn behind_comment(text: &str) -> Option<&str> {
+    let is_line = text.starts_with('#')
+        || text
+            .strip_prefix("--")
+            .is_some_and(|rest| rest.chars().next().is_none_or(|c| c <= ' ' || c == '\x7f'));
+    if is_line {
+        return Some(text.find('\n').map_or("", |at| &text[at..]));
+    }
+    let inside = text.strip_prefix("/*")?;
+    Some(inside.find("*/").map_or("", |at| &inside[at + 2..]))
+}
+
+/// What follows a literal, from its first character on; `None` if that depends on what a backslash
+/// means.
+fn behind_literal(text: &str, quote: char) -> Option<&str> {
+    let plain = text.find(quote).map_or(text.len(), |at| at + 1);
+    let mut letters = text.char_indices();
+    let mut escaped = text.len();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => drop(letters.next()),
+            _ if letter == quote => {
+                escaped = at + 1;
+                break;
+            }
+            _ => {}
+        }
+    }
+    (plain == escaped).then(|| &text[plain..])
 }
 
 fn cut(mut text: String) -> String {
@@ -298,7 +343,19 @@ mod tests {
     fn statements_are_shown_without_what_is_in_the_rows() {
         for (text, expected) in [
             ("SELECT  a1 FROM t2\n WHERE id = 17;", "SELECT a1 FROM t2 WHERE id = ?"),
-            ("SELECT 'it''s \\' secret', \"x\"", "SELECT ?"),
+            ("SELECT 'it''s secret', \"x\", 'a\\n\\\\', b", "SELECT ?, b"),
+            // Either reading of the backslash: what is behind may be in a literal.
+            ("SELECT 'it''s \\' secret', \"x\"", "SELECT ?…"),
+            ("SELECT a FROM t WHERE b = 'c\\' AND d = 'secret'", "SELECT a FROM t WHERE b = ?…"),
+            ("SELECT /* don't */ a FROM t WHERE b = 'secret'", "SELECT a FROM t WHERE b = ?"),
+            ("SELECT a -- don't\nFROM t WHERE b = 'secret'", "SELECT a FROM t WHERE b = ?"),
+            ("SELECT a # don't\nFROM t WHERE b = \"secret\"", "SELECT a FROM t WHERE b = ?"),
+            ("SELECT a -- it's secret", "SELECT a"),
+            ("SELECT a--1/*it's secret", "SELECT a--?"),
+            (
+                "SELECT /*!50000 'secret' */ a /**/ FROM `/*` WHERE b = '--'",
+                "SELECT a FROM `/*` WHERE b = ?",
+            ),
             (
                 "SELECT * FROM t WHERE id IN (1, 2,3 , 4.5e3, 0xff)",
                 "SELECT * FROM t WHERE id IN (? , ?)",

@@ -151,7 +151,7 @@ fn one_entry(entry: &str, own_connection: u32) -> Option<(Key, Cost)> {
             statement.push(line);
         }
     }
-    Some(((schema, without_literals(&statement.join(" "))), cost))
+    Some(((schema, without_literals(&statement.join("\n"))), cost))
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
         let (key, cost) = found.iter().next().unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(key.0, "shop");
-        assert_eq!(key.1, "SELECT * FROM orders # not a figure: ? WHERE id = ?");
+        assert_eq!(key.1, "SELECT * FROM orders WHERE id = ?");
         assert_eq!((cost.executions, cost.pages_accessed), (2, Some(40)));
         assert_eq!((cost.time_s, cost.rows_examined), (0.5, 16));
     }
