@@ -1,6 +1,6 @@
 //! `tidepool advise`: looks, prints what is wrong and what to set, changes nothing.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::bytes::human;
 use crate::connect;
 use crate::curve::{self, Change};
-use crate::exit::{Error, FOUND_SOMETHING, Result, UNKNOWN};
+use crate::exit::{FOUND_SOMETHING, Result, UNKNOWN};
 use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
 use crate::rules::{Finding, Severity, evaluate, is_healthy};
@@ -93,24 +93,12 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         let terminal = terminal::size(&std::io::stdout());
         render(&facts, &findings, terminal.map_or(WIDE, |terminal| terminal.columns.min(WIDE)))
     };
-    print(&text)?;
+    terminal::print(&text)?;
     Ok(match (options.check, healthy) {
         (false, _) | (true, Some(true)) => ExitCode::SUCCESS,
         (true, Some(false)) => ExitCode::from(FOUND_SOMETHING),
         (true, None) => ExitCode::from(UNKNOWN),
     })
-}
-
-/// A reader that has seen enough (`| head`) is no error. A disk that is full is one: half of a
-/// report is none.
-fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::Local(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn progress(options: &Options, server: &Server) -> ProgressBar {

@@ -1,6 +1,8 @@
 //! How large the terminal is that is written to, text cut to it, and how much is written.
 
-use std::io::{IsTerminal, Stdout};
+use std::io::{ErrorKind, IsTerminal, Stdout, Write};
+
+use crate::exit::{Error, Result};
 
 /// How much a command says on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,24 @@ pub fn cut(text: &str, size: Size) -> impl Iterator<Item = String> {
 /// escape sequence.
 pub fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Prints a result on standard output. A reader that has seen enough (`| head`) is no error. A disk
+/// that is full is one: half of a report is none.
+///
+/// # Errors
+/// [`Error::Local`] where it can't be written.
+pub fn print(text: &str) -> Result<()> {
+    print_to(&mut std::io::stdout(), text)
+}
+
+fn print_to(out: &mut impl Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::Local(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

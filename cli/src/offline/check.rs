@@ -13,6 +13,7 @@ use super::progress::Progress;
 use super::rows::description;
 use crate::bytes;
 use crate::exit::{DAMAGED, Result};
+use crate::terminal::print;
 
 /// Damaged pages of a file that the text lists.
 const PAGES_LISTED: usize = 20;
@@ -59,10 +60,10 @@ pub fn run(options: &Options) -> Result<std::process::ExitCode> {
     let took = began.elapsed();
     let root = directory.root.display().to_string();
     directory.inspection.abandon();
-    match options.format {
-        Format::Text => print!("{}", text(&root, &report, took)),
-        Format::Json => println!("{:#}", as_json(&root, &report, took)),
-    }
+    print(&match options.format {
+        Format::Text => text(&root, &report, took),
+        Format::Json => format!("{:#}\n", as_json(&root, &report, took)),
+    })?;
     Ok(if report.is_clean() { 0 } else { DAMAGED }.into())
 }
 

@@ -15,6 +15,7 @@ use super::directory::{ENGINE_DIR, open_to_read};
 use super::progress::Progress;
 use crate::bytes::human;
 use crate::exit::{Error, Result};
+use crate::terminal::print;
 
 /// What `combine` is given.
 #[derive(Debug, Args)]
@@ -78,13 +79,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             .and_then(|()| sync_dir(to))
             .map_err(|error| Error::file(&mark, &error))?;
     }
-    println!(
-        "{}: a complete backup, as of {}. {} files of tables and undo, {} of pages.",
+    print(&format!(
+        "{}: a complete backup, as of {}. {} files of tables and undo, {} of pages.\n",
         to.display(),
         newest.dir.display(),
         report.files,
         human(report.copied_bytes)
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
