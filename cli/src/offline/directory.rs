@@ -93,7 +93,7 @@ pub(super) fn open_to_read(dir: &Path) -> Result<(PathBuf, Arc<dyn Storage>, Opt
 }
 
 /// The engine's directory: `dir`, or the one in it.
-fn engine_dir(dir: &Path) -> Result<PathBuf> {
+pub(super) fn engine_dir(dir: &Path) -> Result<PathBuf> {
     if let Err(error) = std::fs::read_dir(dir) {
         return Err(Error::file(dir, &error));
     }

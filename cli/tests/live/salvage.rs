@@ -7,7 +7,7 @@ mod packed;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
@@ -217,7 +217,8 @@ fn load(server: &Server, out: &Path) {
         let file = out.join("load.sql");
         fs::write(&file, sql).unwrap();
         let mut client = server.client("CLIENT");
-        let loaded = client.stdin(fs::File::open(&file).unwrap()).output().unwrap();
+        client.arg("--local-infile=1").stdin(fs::File::open(&file).unwrap());
+        let loaded = client.output().unwrap();
         assert!(loaded.status.success(), "{}: {}", path.display(), text(&loaded.stderr));
     }
 }
@@ -254,6 +255,11 @@ fn compare(conn: &mut Conn) -> (BTreeSet<i32>, BTreeSet<i32>) {
     let mut missing: Vec<i32> = conn.query(alone("`the truth`", "saved")).unwrap();
     missing.extend(conn.query::<i32, _>(alone("saved", "`the truth`")).unwrap());
     (different.into_iter().collect(), missing.into_iter().collect())
+}
+
+/// A file that takes no bytes.
+fn full_device() -> fs::File {
+    fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
 
 fn u16_at(page: &[u8], at: usize) -> u16 {
@@ -397,6 +403,14 @@ fn every_row_outside_of_damaged_pages_comes_back() {
         .map(|page| page["page"].as_u64().unwrap() as usize)
         .collect();
     assert_eq!(found, damaged);
+    // A reader that has seen enough, and a disk that is full.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for (out, code) in [(Stdio::from(writer), 1), (Stdio::from(full_device()), 8)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidepool"));
+        let checked = command.arg("check").arg(&dir).stdout(out).output().unwrap();
+        assert_eq!(checked.status.code(), Some(code), "{}", text(&checked.stderr));
+    }
 
     let saved = tidepool(&["salvage", "--json", "--to", out.to_str().unwrap()], &[&dir]);
     assert_eq!(saved.status.code(), Some(1), "{}", text(&saved.stderr));
@@ -426,21 +440,23 @@ fn every_row_outside_of_damaged_pages_comes_back() {
         lost.len()
     );
 
-    // As CSV, which the server reads, too.
+    // As CSV, by the statements beside it: bytes, times, generated columns, and the past of rows.
     let csv = server.dir().join("csv");
-    let table =
-        ["salvage", "--format=csv", "--table", "the truth.text_key", "--to", csv.to_str().unwrap()];
-    let saved = tidepool(&table, &[&dir]);
-    assert_eq!(saved.status.code(), Some(0), "{}{}", text(&saved.stdout), text(&saved.stderr));
-    conn.query_drop("DELETE FROM saved.text_key").unwrap();
-    conn.query_drop(format!(
-        "LOAD DATA INFILE '{}' INTO TABLE saved.text_key CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY \
-         '\"' ESCAPED BY '' IGNORE 1 LINES",
-        csv.join("the@0020truth/text_key.csv").display()
-    ))
-    .unwrap();
-    let query = "SELECT COUNT(*) FROM (SELECT * FROM `the truth`.text_key EXCEPT ALL SELECT * FROM saved.text_key) d";
-    assert_eq!(conn.query_first::<u64, _>(query).unwrap(), Some(0));
+    let saved = tidepool(&["salvage", "--format=csv", "--to", csv.to_str().unwrap()], &[&dir]);
+    assert_eq!(saved.status.code(), Some(1), "{}{}", text(&saved.stdout), text(&saved.stderr));
+    load(&server, &csv);
+    let (different, missing) = compare(&mut conn);
+    assert!(different.is_empty(), "{different:?}");
+    assert_eq!(missing, lost);
+    for table in ["no_key", "text_key", "bytes_key", "`in parts`", "altered", "places"] {
+        let query = format!(
+            "SELECT COUNT(*) FROM (SELECT * FROM `the truth`.{table} EXCEPT ALL SELECT * FROM \
+             saved.{table}) d"
+        );
+        assert_eq!(conn.query_first::<u64, _>(query).unwrap(), Some(0), "{table}");
+    }
+    let there: Vec<mysql::Row> = conn.query(history("saved")).unwrap();
+    assert!(format!("{truth:?}") == format!("{there:?}"));
 }
 
 /// Encrypted pages need the file of keys; without it, what is not encrypted is checked and saved.

@@ -123,6 +123,17 @@ fn decode(column: &Column, bytes: &[u8]) -> Option<Value> {
     }
 }
 
+/// Whether each value of the column is [`Value::Bytes`], or NULL.
+pub fn is_always_bytes(column: &Column) -> bool {
+    match column.kind {
+        Kind::Binary | Kind::Bit | Kind::Other => true,
+        Kind::Text => {
+            !["utf8mb4", "utf8mb3", "utf8", "ascii", "latin1"].contains(&column.charset.as_str())
+        }
+        _ => false,
+    }
+}
+
 /// Text if the character set is known and the bytes are of it.
 fn string(column: &Column, bytes: Vec<u8>) -> Value {
     if column.kind == Kind::Binary {

@@ -11,7 +11,8 @@ mod names;
 mod output;
 mod report;
 
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -19,12 +20,13 @@ use clap::{Args, ValueEnum};
 use tidepool::inspect::Inspection;
 use tidepool::inspect::salvage::SalvageTable;
 
-use super::directory::{Directory, Place};
+use super::directory::{Directory, ENGINE_DIR, Place, engine_dir};
 use super::progress::Progress;
 use super::rows::description::{self, Description};
 use crate::exit::{DAMAGED, Error, Result};
+use crate::terminal::print;
 use names::TableName;
-use output::Output;
+use output::{Output, write_private};
 use report::{Outcome, Table};
 
 /// The file with the statements for foreign keys, to be loaded last.
@@ -55,7 +57,7 @@ pub enum Format {
     /// CREATE TABLE and INSERT statements.
     #[default]
     Sql,
-    /// Comma-separated values, and the CREATE TABLE statement in a separate file.
+    /// Comma-separated values, and the statements that create and load the table in separate files.
     Csv,
 }
 
@@ -64,16 +66,9 @@ pub enum Format {
 /// # Errors
 /// The directory can't be looked at, or the files can't be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    check_is_outside(&options.to, &options.place.dir)?;
     make_empty_dir(&options.to)?;
     let directory = Directory::open(&options.place)?;
-    if let (Ok(to), Ok(root)) = (options.to.canonicalize(), directory.root.canonicalize())
-        && to.starts_with(&root)
-    {
-        return Err(Error::Usage(format!(
-            "--to {}: it is in the directory that is read: give another one",
-            options.to.display()
-        )));
-    }
     let progress = Progress::new();
     let outcome = salvage(&directory.inspection, options, &progress);
     drop(progress);
@@ -81,21 +76,49 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if !foreign_keys.is_empty() {
         let path = options.to.join(FOREIGN_KEYS);
         let sql = format!("SET NAMES utf8mb4;\nSET foreign_key_checks = 0;\n{foreign_keys}");
-        fs::write(&path, sql).map_err(|error| Error::file(&path, &error))?;
+        write_private(&path, &sql)?;
     }
     let text = report::text(&outcome);
     let json = format!("{:#}\n", report::as_json(&outcome));
     for (name, content) in [("report.txt", &text), ("report.json", &json)] {
-        let path = options.to.join(name);
-        fs::write(&path, content).map_err(|error| Error::file(&path, &error))?;
+        write_private(&options.to.join(name), content)?;
     }
-    print!("{}", if options.json { &json } else { &text });
+    print(if options.json { &json } else { &text })?;
     directory.inspection.abandon();
     Ok(if outcome.is_whole() { 0 } else { DAMAGED }.into())
 }
 
+/// In a server's data directory each directory is a database, and in the engine's only its own
+/// files are expected.
+fn check_is_outside(to: &Path, dir: &Path) -> Result<()> {
+    let root = engine_dir(dir)?;
+    let real = |path: &Path| path.canonicalize().map_err(|error| Error::file(path, &error));
+    let root = real(&root)?;
+    // Of a directory that does not exist yet, the one above it.
+    let above = match to.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    };
+    let to_real = to.canonicalize().or_else(|_| real(above))?;
+    // The server's own directory, where the engine's in it was named.
+    let server = root.parent().filter(|above| {
+        root.file_name().is_some_and(|name| name == ENGINE_DIR) && above.join("mysql").is_dir()
+    });
+    let is_inside = to_real.starts_with(real(dir)?)
+        || to_real.starts_with(&root)
+        || server.is_some_and(|server| to_real.starts_with(server));
+    match is_inside {
+        false => Ok(()),
+        true => Err(Error::Usage(format!(
+            "--to {}: it is in the directory that is read: give another one",
+            to.display()
+        ))),
+    }
+}
+
+/// For the user alone: the rows of all tables are in it.
 fn make_empty_dir(dir: &Path) -> Result<()> {
-    match fs::create_dir(dir) {
+    match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let mut entries = fs::read_dir(dir).map_err(|error| Error::file(dir, &error))?;
@@ -189,4 +212,45 @@ fn describe(
     let def = table.def.as_ref().ok_or("no table has this file, so its columns are not known")?;
     let description = description::of_table(inspection, &table.name, def)?;
     Ok(description.ok_or("its columns are not described in the catalog")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn files_go_nowhere_into_the_directory_that_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = dir.path().join("data");
+        let engine = server.join(ENGINE_DIR);
+        fs::create_dir_all(engine.join("redo")).unwrap();
+        fs::create_dir(server.join("mysql")).unwrap();
+        fs::write(engine.join("redo/control"), "").unwrap();
+        for to in [server.join("rescue"), engine.join("rescue"), server.join("mysql")] {
+            for read in [&server, &engine] {
+                let error = check_is_outside(&to, read).unwrap_err();
+                assert_eq!(error.code(), 2, "{error}");
+            }
+        }
+        assert!(!server.join("rescue").exists());
+        check_is_outside(&dir.path().join("rescue"), &server).unwrap();
+        check_is_outside(&dir.path().join("rescue"), &engine).unwrap();
+        check_is_outside(&dir.path().join("data-rescue"), &server).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_is_for_the_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("rescue");
+        make_empty_dir(&to).unwrap();
+        write_private(&to.join("report.txt"), "text").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&to), mode(&to.join("report.txt"))), (0o700, 0o600));
+        let name = TableName::of("shop/orders");
+        let output = Output::create(&to, &name, Format::Sql, None).unwrap();
+        drop(output);
+        assert_eq!(mode(&to.join("shop")), 0o700);
+    }
 }

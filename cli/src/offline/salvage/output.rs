@@ -1,7 +1,8 @@
 //! Rows to SQL, CSV, or hexadecimal.
 
-use std::fs::{self, File};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Format;
@@ -10,8 +11,8 @@ use crate::exit::{Error, Result};
 use crate::offline::rows::description::{Column, Description, Place};
 use crate::offline::rows::hex;
 use crate::offline::rows::row::Rows;
-use crate::offline::rows::value::{Value, value};
-use crate::sql_text::identifier;
+use crate::offline::rows::value::{Value, is_always_bytes, value};
+use crate::sql_text::{identifier, literal};
 
 /// An INSERT statement ends when it has this many rows, or bytes.
 const BATCH_ROWS: usize = 1000;
@@ -37,6 +38,23 @@ pub struct Written {
     pub raw_rows: u64,
     /// Why rows that should be values are bytes, by key: the first ones.
     pub refused: Vec<(Vec<u8>, String)>,
+    /// The longest INSERT statement.
+    pub statement_max_bytes: u64,
+}
+
+/// Writes a small file that the user alone may read.
+///
+/// # Errors
+/// It can't be written.
+pub fn write_private(path: &Path, content: &str) -> Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(content.as_bytes()))
+        .map_err(|error| Error::file(path, &error))
 }
 
 /// The files of a table.
@@ -60,6 +78,7 @@ struct Values<'d> {
     insert: String,
     batch: String,
     batch_rows: usize,
+    statement_max_bytes: u64,
 }
 
 impl<'d> Output<'d> {
@@ -75,7 +94,8 @@ impl<'d> Output<'d> {
     ) -> Result<Self> {
         let base = dir.join(name.file());
         if let Some(parent) = base.parent() {
-            fs::create_dir_all(parent).map_err(|error| Error::file(parent, &error))?;
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+            made.map_err(|error| Error::file(parent, &error))?;
         }
         let mut output = Self { base, values: None, raw: None, written: Written::default() };
         if let Some(description) = description {
@@ -93,7 +113,8 @@ impl<'d> Output<'d> {
 
     fn open(&mut self, extension: &str) -> Result<(BufWriter<File>, PathBuf)> {
         let path = self.path(extension);
-        let file = File::create_new(&path).map_err(|error| Error::file(&path, &error))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| Error::file(&path, &error))?;
         self.written.files.push(path.clone());
         Ok((BufWriter::with_capacity(1 << 18, file), path))
     }
@@ -116,10 +137,11 @@ impl<'d> Output<'d> {
             .collect();
         let names: Vec<_> = columns.iter().map(|(_, column)| identifier(&column.name)).collect();
         let table = name.sql();
-        let mut head = PREAMBLE.to_string();
+        let mut settings = PREAMBLE.to_string();
         if columns.iter().any(|(_, column)| column.versioning) {
-            head.push_str("SET system_versioning_insert_history = 1;\n");
+            settings.push_str("SET system_versioning_insert_history = 1;\n");
         }
+        let mut head = settings.clone();
         if let Some(database) = name.sql_database() {
             head.push_str(&format!("CREATE DATABASE IF NOT EXISTS {database};\n"));
         }
@@ -131,6 +153,14 @@ impl<'d> Output<'d> {
             Format::Csv => {
                 let (mut create, path) = self.open(".create.sql")?;
                 let written = create.write_all(head.as_bytes()).and_then(|()| create.flush());
+                written.map_err(|error| Error::file(&path, &error))?;
+                let (mut load, path) = self.open(".load.sql")?;
+                let csv = self.path(".csv");
+                // The client reads the file, from whatever directory it runs in.
+                let csv = std::path::absolute(&csv).unwrap_or(csv);
+                let columns_only: Vec<_> = columns.iter().map(|(_, column)| *column).collect();
+                let text = settings + &load_statement(&table, &csv, &columns_only);
+                let written = load.write_all(text.as_bytes()).and_then(|()| load.flush());
                 written.map_err(|error| Error::file(&path, &error))?;
                 let header: Vec<_> = columns
                     .iter()
@@ -150,6 +180,7 @@ impl<'d> Output<'d> {
             insert: format!("INSERT INTO {table} ({}) VALUES\n", names.join(", ")),
             batch: String::new(),
             batch_rows: 0,
+            statement_max_bytes: 0,
         })
     }
 
@@ -195,6 +226,7 @@ impl<'d> Output<'d> {
         if let Some(values) = &mut self.values {
             let ended = values.end_batch().and_then(|()| values.file.flush());
             ended.map_err(|error| Error::file(&values.path, &error))?;
+            self.written.statement_max_bytes = values.statement_max_bytes;
         }
         if let Some((file, path)) = &mut self.raw {
             file.flush().map_err(|error| Error::file(path, &error))?;
@@ -206,7 +238,16 @@ impl<'d> Output<'d> {
 impl Values<'_> {
     fn values_of(&self, key: &[u8], row: &[u8]) -> std::result::Result<Vec<Value>, String> {
         let stored = self.rows.read(key, row)?;
-        self.columns.iter().map(|(at, column)| value(column, stored[*at].as_deref())).collect()
+        let one = |(at, column): &(usize, &Column)| {
+            let value = value(column, stored[*at].as_deref())?;
+            let is_bytes = matches!(value, Value::Bytes { .. });
+            // LOAD DATA reads a column in one way, and can't see which fields have quotes.
+            if self.format == Format::Csv && is_bytes && !is_always_bytes(column) {
+                return Err(format!("column '{}': no text of {}", column.name, column.charset));
+            }
+            Ok(value)
+        };
+        self.columns.iter().map(one).collect()
     }
 
     fn write(&mut self, row: &[Value]) -> std::io::Result<()> {
@@ -243,6 +284,8 @@ impl Values<'_> {
 
     fn end_batch(&mut self) -> std::io::Result<()> {
         if self.batch_rows > 0 {
+            let bytes = (self.insert.len() + self.batch.len() + 1) as u64;
+            self.statement_max_bytes = self.statement_max_bytes.max(bytes);
             self.file.write_all(self.insert.as_bytes())?;
             self.file.write_all(self.batch.as_bytes())?;
             self.file.write_all(b";\n")?;
@@ -250,5 +293,76 @@ impl Values<'_> {
         self.batch.clear();
         self.batch_rows = 0;
         Ok(())
+    }
+}
+
+/// The statement that loads a file of CSV. Columns that have bytes go through a variable.
+fn load_statement(table: &str, csv: &Path, columns: &[&Column]) -> String {
+    let (mut places, mut sets) = (Vec::new(), Vec::new());
+    for (at, column) in columns.iter().enumerate() {
+        let name = identifier(&column.name);
+        if is_always_bytes(column) {
+            places.push(format!("@c{at}"));
+            sets.push(format!("{name} = UNHEX(SUBSTR(@c{at}, 3))"));
+        } else {
+            places.push(name);
+        }
+    }
+    let sets = match sets.is_empty() {
+        true => String::new(),
+        false => format!("\nSET {}", sets.join(", ")),
+    };
+    format!(
+        "LOAD DATA LOCAL INFILE {} INTO TABLE {table} CHARACTER SET utf8mb4\n\
+         FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY ''\n\
+         LINES TERMINATED BY '\\n' IGNORE 1 LINES\n({}){sets};\nSHOW WARNINGS;\n",
+        literal(&csv.to_string_lossy()),
+        places.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offline::rows::description::{Kind, Storage};
+
+    fn column(name: &str, kind: Kind, charset: &str) -> Column {
+        Column {
+            name: name.into(),
+            place: Place::Row,
+            storage: Storage::WithLength,
+            kind,
+            nullable: true,
+            unsigned: false,
+            generated: false,
+            versioning: false,
+            hidden: false,
+            compressed: false,
+            decimals: 0,
+            precision: 0,
+            charset: charset.into(),
+            values: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_file_of_csv_is_loaded_by_its_columns_and_bytes_are_decoded() {
+        let columns = [
+            column("id", Kind::Integer, "binary"),
+            column("b`", Kind::Binary, "binary"),
+            column("t", Kind::Text, "utf8mb4"),
+            column("k", Kind::Text, "koi8r"),
+        ];
+        let columns: Vec<&Column> = columns.iter().collect();
+        let text = load_statement("`a`.`b`", Path::new("/it's/b.csv"), &columns);
+        assert_eq!(
+            text,
+            "LOAD DATA LOCAL INFILE '/it''s/b.csv' INTO TABLE `a`.`b` CHARACTER SET utf8mb4\n\
+             FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY ''\n\
+             LINES TERMINATED BY '\\n' IGNORE 1 LINES\n(`id`, @c1, `t`, @c3)\nSET `b``` = UNHEX(SUBSTR(@c1, 3)), `k` = \
+             UNHEX(SUBSTR(@c3, 3));\nSHOW WARNINGS;\n"
+        );
+        let text = load_statement("`b`", Path::new("b.csv"), &columns[..1]);
+        assert!(text.contains("\n(`id`);\n"), "{text}");
     }
 }

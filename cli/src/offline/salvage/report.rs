@@ -8,8 +8,12 @@ use tidepool::inspect::salvage::{Gap, LostEntry, Salvaged};
 
 use super::names::TableName;
 use super::output::Written;
+use crate::bytes::{MIB, human};
 use crate::offline::rows::description::{Image, Tree};
 use crate::offline::rows::hex;
+
+/// What a client and a server take by default (`max_allowed_packet`).
+const PACKET_BYTES: u64 = 16 * MIB;
 
 /// What came of a directory.
 pub struct Outcome {
@@ -163,12 +167,25 @@ pub fn text(outcome: &Outcome) -> String {
         for note in &found.notes {
             line(format!("  {note}"));
         }
+        line_of_long_statement(written).into_iter().for_each(&mut line);
     }
     line(match outcome.is_whole() {
         true => "all rows of all tables were read".into(),
         false => "not all could be read: see above".to_string(),
     });
     out
+}
+
+/// A row may be longer than what is sent by default.
+fn line_of_long_statement(written: &Written) -> Option<String> {
+    let bytes = written.statement_max_bytes;
+    (bytes >= PACKET_BYTES).then(|| {
+        format!(
+            "  a statement has {}: load the file with mariadb --max-allowed-packet=1G, after SET \
+             GLOBAL max_allowed_packet = 1073741824",
+            human(bytes)
+        )
+    })
 }
 
 /// The report for programs.
@@ -198,6 +215,7 @@ pub fn as_json(outcome: &Outcome) -> Value {
             "gaps": found.gaps.iter().map(gap).collect::<Vec<_>>(),
             "lost": found.lost.iter().map(lost).collect::<Vec<_>>(),
             "lost_rows": found.lost_entries,
+            "longest_statement_bytes": written.statement_max_bytes,
             "refused": written.refused.iter().map(refused).collect::<Vec<_>>(),
             "unsure_rows": found.unsure_entries,
             "rescued_leaves": found.rescued_leaves,
@@ -212,4 +230,19 @@ pub fn as_json(outcome: &Outcome) -> Value {
         "missing": outcome.missing,
         "tables": tables.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_that_a_client_does_not_send_by_default_is_named() {
+        let of = |bytes| {
+            line_of_long_statement(&Written { statement_max_bytes: bytes, ..Written::default() })
+        };
+        assert_eq!(of(15 * MIB), None);
+        let line = of(40 * MIB).unwrap();
+        assert!(line.contains("40 MiB") && line.contains("--max-allowed-packet=1G"), "{line}");
+    }
 }
