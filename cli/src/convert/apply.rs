@@ -11,7 +11,7 @@
 //! When a statement fails, or the user stops the command, the constraints come back whose tables
 //! are in one engine. Those that can't are in the [journal](super::journal).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -34,6 +34,8 @@ use super::statements::{Direction, adds, alter, checks, drops, lock};
 
 /// The server's code for a lock that was not given in time.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// There is no such table, or no such schema.
+const NO_SUCH_TABLE: [u16; 2] = [1146, 1049];
 /// A row has no parent.
 const NO_REFERENCED_ROW: [u16; 2] = [1452, 1216];
 
@@ -79,6 +81,8 @@ pub struct Run<'a> {
     pub work: &'a mut Server,
     pub journal: &'a mut Journal,
     pub tables: &'a BTreeMap<TableName, Table>,
+    /// Foreign keys of an earlier run whose parent did not exist when they were dropped.
+    pub headless: &'a BTreeSet<(TableName, String)>,
     pub space: Space,
     pub wishes: Wishes,
     pub stop: Arc<AtomicBool>,
@@ -118,6 +122,7 @@ impl Run<'_> {
     }
 
     fn group(&mut self, group: &Group) -> Result<()> {
+        self.check_parents(group)?;
         let has_constraints = group.has_constraints();
         let is_locked = (has_constraints && self.wishes.locks_tables) || self.wishes.is_verifying;
         if is_locked {
@@ -130,14 +135,41 @@ impl Run<'_> {
         result
     }
 
+    /// A foreign key may lead to a table that is not there. One that this user can't see may be
+    /// there, in whatever engine: then the key can't be dropped, because it might not come back.
+    fn check_parents(&mut self, group: &Group) -> Result<()> {
+        for constraint in &group.drop {
+            let parent = constraint.parent.name();
+            if self.tables.contains_key(&parent) {
+                continue;
+            }
+            let probe = format!("SELECT 1 FROM {parent} LIMIT 0");
+            match self.work.attempt("looking for a parent", &probe)? {
+                Err(refusal) if NO_SUCH_TABLE.contains(&refusal.code) => {}
+                _ => {
+                    return Err(Error::Refused {
+                        what: printable(&format!("dropping the foreign key {}", constraint.name)),
+                        why: printable(&format!(
+                            "whether its parent {parent} exists can't be seen: grant this user \
+                             SELECT on it, or leave {} out with --exclude",
+                            constraint.child.name()
+                        )),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn locked(&mut self, group: &Group, is_locked: bool) -> Result<()> {
-        self.journal.note(&group.drop)?;
+        let tables = self.tables;
+        self.journal.note(&group.drop, |parent| tables.contains_key(parent))?;
         let altered = self.drop_and_alter(group, is_locked);
         if matches!(altered, Err(Error::Gone(_))) {
             return altered;
         }
         // Also after an error: as many as can be.
-        let added = self.add_again(group, is_locked);
+        let added = self.add_again(group, is_locked, altered.is_err());
         altered.and(added)
     }
 
@@ -266,13 +298,20 @@ impl Run<'_> {
 
     /// Adds the group's constraints whose sides are in one engine, and takes them out of the
     /// journal.
-    fn add_again(&mut self, group: &Group, is_locked: bool) -> Result<()> {
+    fn add_again(&mut self, group: &Group, is_locked: bool, has_failed: bool) -> Result<()> {
         let (mut dropped_here, mut earlier) = (Vec::new(), Vec::new());
+        let (mut never_gone, mut without_parent) = (Vec::new(), None);
         for constraint in group.all_added() {
             let there = constraints_of(self.work, &constraint.child.name())?;
-            if there.iter().any(|there| there.name == constraint.name)
-                || !self.is_possible(constraint)?
-            {
+            if there.iter().any(|there| there.name == constraint.name) {
+                never_gone.push(constraint.clone());
+                continue;
+            }
+            if !self.is_possible(constraint)? {
+                continue;
+            }
+            if self.has_lost_parent(group, constraint) && !self.wishes.leaves_orphans {
+                without_parent = Some(constraint);
                 continue;
             }
             match group.drop.contains(constraint) {
@@ -283,7 +322,19 @@ impl Run<'_> {
         // Under the lock no row can have changed since the constraint was there.
         let checks = !is_locked && !self.wishes.leaves_orphans;
         self.add(&dropped_here, checks)?;
-        self.add(&earlier, !self.wishes.leaves_orphans)
+        self.add(&earlier, !self.wishes.leaves_orphans)?;
+        // Those whose DROP was refused. (Others that are there have left the journal before.)
+        if has_failed {
+            self.journal.forget(&never_gone)?;
+        }
+        without_parent.map_or(Ok(()), |constraint| Err(lost_parent(constraint)))
+    }
+
+    /// Whether the parent has gone, or can't be seen any more, since the constraint was dropped.
+    fn has_lost_parent(&self, group: &Group, constraint: &Constraint) -> bool {
+        !self.tables.contains_key(&constraint.parent.name())
+            && !group.drop.contains(constraint)
+            && !self.headless.contains(&constraint.owned_key())
     }
 
     fn add(&mut self, constraints: &[Constraint], checks: bool) -> Result<()> {
@@ -337,6 +388,20 @@ impl Run<'_> {
             Ok(_) => Ok(()),
             Err(refusal) => Err(refused(statement, refusal)),
         }
+    }
+}
+
+fn lost_parent(constraint: &Constraint) -> Error {
+    let (child, parent) = (constraint.child.name(), constraint.parent.name());
+    Error::Refused {
+        what: printable(&format!("adding the foreign key {} of {child}", constraint.name)),
+        why: printable(&format!(
+            "its parent {parent} existed when the key was dropped, and this user sees no such \
+             table now: {child} would take no more rows. Make the table again, or grant this user \
+             SELECT on it; if it is gone for good, delete the key's row from {}.constraints, or \
+             add the key all the same with --leave-orphans",
+            super::journal::SCHEMA
+        )),
     }
 }
 

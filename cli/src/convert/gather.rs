@@ -6,16 +6,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::exit::Result;
+use crate::exit::{Error, Result};
 use crate::server::{Server, text};
 use crate::sql_text::literal;
 
 use super::names::{Chosen, TableName};
 use super::schema::{ChildOrParent, Constraint, Kind, Table, Versioning};
 
-/// Schemas that the server and this command have for themselves.
-const SYSTEM: &str = "'mysql','sys','information_schema','performance_schema','tidepool_convert',\
-                      'tidepool_convert_trial'";
+/// The condition that leaves out schemas that the server and this command have for themselves.
+const USERS_OWN: &str = "TABLE_SCHEMA NOT IN ('mysql','sys','information_schema',\
+                         'performance_schema','tidepool_convert') AND TABLE_SCHEMA NOT REGEXP \
+                         '^tidepool_convert_trial(_[0-9]+)?$'";
 
 /// Everything that was found.
 #[derive(Debug, Default)]
@@ -40,8 +41,8 @@ pub fn gather(server: &mut Server) -> Result<Found> {
 fn tables(server: &mut Server, found: &mut Found) -> Result<()> {
     let query = format!(
         "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, DATA_LENGTH, \
-         INDEX_LENGTH, ROW_FORMAT, CREATE_OPTIONS FROM information_schema.TABLES WHERE \
-         TABLE_SCHEMA NOT IN ({SYSTEM}) ORDER BY 1, 2"
+         INDEX_LENGTH, ROW_FORMAT, CREATE_OPTIONS FROM information_schema.TABLES WHERE {USERS_OWN} \
+         ORDER BY 1, 2"
     );
     let rows: Vec<mysql::Row> = server.rows("listing the tables", "", &query)?;
     let primary = names(server, "INDEX_NAME = 'PRIMARY'")?;
@@ -92,7 +93,7 @@ fn tables(server: &mut Server, found: &mut Found) -> Result<()> {
 fn names(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
     let query = format!(
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE \
-         {condition} AND TABLE_SCHEMA NOT IN ({SYSTEM})"
+         {condition} AND {USERS_OWN}"
     );
     pairs(server, &query)
 }
@@ -101,7 +102,7 @@ fn names(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
 fn columns(server: &mut Server, condition: &str) -> Result<BTreeSet<TableName>> {
     let query = format!(
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE \
-         {condition} AND TABLE_SCHEMA NOT IN ({SYSTEM})"
+         {condition} AND {USERS_OWN}"
     );
     pairs(server, &query)
 }
@@ -193,15 +194,38 @@ fn behind_columns(create: &str) -> &str {
     create.find("\n)").map_or("", |at| &create[at + 2..])
 }
 
-/// The choices that name nothing.
-pub fn unknown<'a>(found: &Found, chosen: &'a [Chosen]) -> Vec<&'a Chosen> {
+/// Refuses choices that name nothing.
+///
+/// # Errors
+/// [`Error::Usage`] with their names.
+pub fn check_known(found: &Found, chosen: &[Chosen]) -> Result<()> {
     let is_known = |chosen: &Chosen| found.tables.iter().any(|table| chosen.covers(&table.name));
-    chosen.iter().filter(|chosen| !is_known(chosen)).collect()
+    let unknown: Vec<String> =
+        chosen.iter().filter(|chosen| !is_known(chosen)).map(ToString::to_string).collect();
+    match unknown.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "{}: no such schema or table that this user can see, or only views",
+            unknown.join(", ")
+        ))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_choice_that_names_nothing_is_refused() {
+        let tables = vec![super::super::schema::tests::plain("shop", "orders")];
+        let found = Found { tables, ..Found::default() };
+        let check = |text: &str| check_known(&found, &[text.parse().unwrap()]);
+        check("shop").unwrap();
+        check("shop.orders").unwrap();
+        for text in ["shop.order", "shops"] {
+            assert_eq!(check(text).unwrap_err().code(), 2, "{text}");
+        }
+    }
 
     #[test]
     fn options_begin_behind_the_columns() {

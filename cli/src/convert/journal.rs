@@ -8,6 +8,8 @@
 //! # Invariants
 //! * A foreign key is in the journal, and the journal's redo on disk, before the first DROP.
 //! * It leaves the journal only when it exists again, and that is on disk.
+//! * It says whether the parent existed at the DROP: one that has gone since is an accident, and
+//!   the foreign key is not added without a check for it.
 //!
 //! What has been converted is not noted: the tables say so themselves. So nothing in the journal
 //! can be out of date, except a foreign key that is back already, which the next run takes out.
@@ -17,6 +19,7 @@ use crate::exit::{Error, Result};
 use crate::server::Server;
 use crate::sql_text::literal;
 
+use super::names::TableName;
 use super::schema::Constraint;
 use super::statements::adds;
 
@@ -31,11 +34,34 @@ pub struct Journal {
     is_flushed: bool,
 }
 
+/// A foreign key in the journal.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Noted {
+    #[serde(flatten)]
+    pub constraint: Constraint,
+    /// Whether its parent existed when it was dropped.
+    #[serde(default = "is_usual")]
+    pub had_parent: bool,
+}
+
+/// Of an entry that does not say it.
+fn is_usual() -> bool {
+    true
+}
+
 /// What the journal has, if there is one.
 ///
 /// # Errors
 /// As [`Server::rows`]; an entry that can't be read.
 pub fn read(server: &mut Server) -> Result<Vec<Constraint>> {
+    Ok(read_noted(server)?.into_iter().map(|noted| noted.constraint).collect())
+}
+
+/// The same, with what was noted beside it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_noted(server: &mut Server) -> Result<Vec<Noted>> {
     let query = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = \
                  'tidepool_convert' AND TABLE_NAME = 'constraints'";
     if server.first::<u64>(WHAT, "", query)? != Some(1) {
@@ -86,16 +112,22 @@ impl Journal {
         Ok(Journal { server, is_flushed })
     }
 
-    /// Notes foreign keys that are about to be dropped.
+    /// Notes foreign keys that are about to be dropped, and which of their parents exist.
     ///
     /// # Errors
     /// As [`Server::execute`]: then nothing may be dropped.
-    pub fn note(&mut self, constraints: &[Constraint]) -> Result<()> {
+    pub fn note(
+        &mut self,
+        constraints: &[Constraint],
+        is_there: impl Fn(&TableName) -> bool,
+    ) -> Result<()> {
         if constraints.is_empty() {
             return Ok(());
         }
         let row = |constraint: &Constraint| {
-            let definition = serde_json::to_string(constraint).expect("plain text can be written");
+            let had_parent = is_there(&constraint.parent.name());
+            let noted = Noted { constraint: constraint.clone(), had_parent };
+            let definition = serde_json::to_string(&noted).expect("plain text can be written");
             let statement = adds(std::slice::from_ref(constraint)).concat();
             let fields = [
                 &constraint.child.schema,
@@ -113,7 +145,7 @@ impl Journal {
              VALUES(definition), statement = VALUES(statement)",
             rows.join(", ")
         );
-        self.server.execute(WHAT, "INSERT", &statement)?;
+        self.server.execute(WHAT, "INSERT, UPDATE", &statement)?;
         match self.is_flushed {
             true => Ok(()),
             false => self.flush(),
@@ -139,7 +171,7 @@ impl Journal {
                 literal(&constraint.child.table),
                 literal(&constraint.name)
             );
-            self.server.execute(WHAT, "DELETE", &statement)?;
+            self.server.execute(WHAT, "SELECT, DELETE", &statement)?;
         }
         Ok(())
     }
@@ -167,5 +199,33 @@ impl Journal {
             "RELOAD",
             "FLUSH ENGINE LOGS",
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::ChildOrParent;
+    use super::*;
+
+    #[test]
+    fn an_entry_says_whether_the_parent_existed_and_one_that_does_not_means_that_it_did() {
+        let side = |table: &str| ChildOrParent {
+            schema: "s".into(),
+            table: table.into(),
+            columns: vec!["a".into()],
+        };
+        let constraint = Constraint {
+            name: "f".into(),
+            child: side("c"),
+            parent: side("p"),
+            on_delete: "CASCADE".into(),
+            on_update: "RESTRICT".into(),
+        };
+        let old = serde_json::to_string(&constraint).unwrap();
+        let read: Noted = serde_json::from_str(&old).unwrap();
+        assert_eq!(read, Noted { constraint: constraint.clone(), had_parent: true });
+        let noted = Noted { constraint, had_parent: false };
+        let text = serde_json::to_string(&noted).unwrap();
+        assert_eq!(serde_json::from_str::<Noted>(&text).unwrap(), noted);
     }
 }

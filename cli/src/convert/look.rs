@@ -1,15 +1,15 @@
 //! Looks at the server: which tables can be converted, which stay and why, and the plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 
 use indicatif::ProgressBar;
 
-use crate::exit::{Error, Result};
+use crate::exit::Result;
 use crate::server::Server;
 use crate::terminal::printable;
 
-use super::gather::{gather, options, unknown};
+use super::gather::{check_known, gather, options};
 use super::journal;
 use super::names::{Chosen, TableName};
 use super::plan::{Node, Plan, Role, plan};
@@ -20,15 +20,15 @@ use super::trial::{self, try_all};
 
 /// What the user asks for.
 #[derive(Debug)]
-pub struct Selection<'a> {
+pub struct Selection {
     pub direction: Direction,
     pub from: Vec<String>,
     /// Empty: everything.
-    pub chosen: &'a [Chosen],
-    pub excluded: &'a [Chosen],
+    pub chosen: Vec<Chosen>,
+    pub excluded: Vec<Chosen>,
 }
 
-impl Selection<'_> {
+impl Selection {
     fn is_from(&self, engine: &str) -> bool {
         self.from.iter().any(|from| from.eq_ignore_ascii_case(engine))
     }
@@ -49,6 +49,8 @@ pub struct Look {
     pub plan: Plan,
     /// Foreign keys that an earlier run has dropped, and that are missing.
     pub missing: Vec<Constraint>,
+    /// Foreign keys of the journal whose parent did not exist when they were dropped.
+    pub headless: BTreeSet<(TableName, String)>,
     /// Foreign keys of the journal that exist again.
     pub back_already: Vec<Constraint>,
     /// Foreign keys of the journal whose table is gone.
@@ -66,6 +68,12 @@ pub struct Look {
 }
 
 impl Look {
+    /// Whether no chosen table keeps its engine, once the plan is carried out. Sequences do, and
+    /// work with every engine.
+    pub fn is_complete(&self) -> bool {
+        self.blocked == 0 && self.plan.left_out.is_empty() && self.others.is_empty()
+    }
+
     /// The facts of a table of the plan.
     ///
     /// # Panics
@@ -79,20 +87,23 @@ impl Look {
 ///
 /// # Errors
 /// As [`Server::rows`]; [`Error::Usage`] for a name that there is not.
-pub fn look(server: &mut Server, selection: &Selection<'_>, lock_wait_s: u64) -> Result<Look> {
-    let noted = journal::read(server)?;
+pub fn look(server: &mut Server, selection: &mut Selection, lock_wait_s: u64) -> Result<Look> {
+    let noted = journal::read_noted(server)?;
     let mut found = gather(server)?;
-    let unknown = unknown(&found, selection.chosen);
-    if !unknown.is_empty() {
-        let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-        return Err(Error::Usage(format!(
-            "{}: no such schema or table that this user can see, or only views",
-            names.join(", ")
-        )));
+    let variables = server.named("SHOW GLOBAL VARIABLES LIKE 'lower_case_table_names'")?;
+    if variables.get("lower_case_table_names").is_some_and(|value| value != "0") {
+        for chosen in selection.chosen.iter_mut().chain(&mut selection.excluded) {
+            *chosen = chosen.spelled(found.tables.iter().map(|table| &table.name));
+        }
     }
+    check_known(&found, &selection.chosen)?;
+    check_known(&found, &selection.excluded)?;
+    let headless = noted.iter().filter(|noted| !noted.had_parent);
+    let headless = headless.map(|noted| noted.constraint.owned_key()).collect();
+    let noted = noted.into_iter().map(|noted| noted.constraint);
     let is_there =
         |noted: &Constraint| found.constraints.iter().any(|there| there.key() == noted.key());
-    let (back_already, missing): (Vec<_>, Vec<_>) = noted.into_iter().partition(is_there);
+    let (back_already, missing): (Vec<_>, Vec<_>) = noted.partition(is_there);
     let has_table = |constraint: &Constraint| {
         found.tables.iter().any(|table| table.name == constraint.child.name())
     };
@@ -103,6 +114,7 @@ pub fn look(server: &mut Server, selection: &Selection<'_>, lock_wait_s: u64) ->
         findings: BTreeMap::new(),
         plan: Plan::default(),
         missing,
+        headless,
         back_already,
         without_table,
         blocked: 0,
@@ -147,7 +159,7 @@ fn spinner() -> ProgressBar {
 /// What may be done with each table, by the rules.
 fn roles(
     server: &mut Server,
-    selection: &Selection<'_>,
+    selection: &Selection,
     tables: &mut [Table],
     look: &mut Look,
 ) -> Result<Vec<Role>> {
@@ -165,7 +177,9 @@ fn roles(
         } else if !is_needed && !is_chosen {
             Role::Stays("it is not among the chosen tables".into())
         } else if !selection.is_from(&table.engine) {
-            *look.others.entry(table.engine.clone()).or_default() += 1;
+            if is_chosen {
+                *look.others.entry(table.engine.clone()).or_default() += 1;
+            }
             Role::Stays(format!("its engine is {}", table.engine))
         } else {
             options(server, table)?;
@@ -235,4 +249,33 @@ fn try_copies(
         look.findings.entry(name).or_default().insert(0, finding);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chosen_table_that_keeps_its_engine_is_not_done() {
+        let look = || Look {
+            direction: Direction::ToTidepool,
+            tables: Vec::new(),
+            findings: BTreeMap::new(),
+            plan: Plan::default(),
+            missing: Vec::new(),
+            headless: BTreeSet::new(),
+            back_already: Vec::new(),
+            without_table: Vec::new(),
+            blocked: 0,
+            done: 3,
+            others: BTreeMap::new(),
+            sequences: 1,
+            views: 0,
+            untried: None,
+        };
+        assert!(look().is_complete());
+        assert!(!Look { blocked: 1, ..look() }.is_complete());
+        let others = BTreeMap::from([("MyISAM".to_owned(), 1)]);
+        assert!(!Look { others, ..look() }.is_complete());
+    }
 }

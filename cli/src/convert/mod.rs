@@ -38,6 +38,7 @@ use crate::connect;
 use crate::exit::{Error, Result, UNFINISHED};
 use crate::govern::stop_flag;
 use crate::server::{Flavour, Server};
+use crate::terminal::print;
 use apply::{Outcome, Run, Wishes};
 use journal::Journal;
 use look::{Look, Selection};
@@ -45,7 +46,7 @@ use names::{Chosen, TableName};
 use report::Report;
 use schema::Table;
 use space::Space;
-use statements::{Direction, settings};
+use statements::{Direction, NO_BINARY_LOG, settings};
 
 /// The longest that a session of the server waits.
 const LOCK_WAIT_MAX_S: u64 = 31_536_000;
@@ -119,7 +120,7 @@ impl Options {
         }
     }
 
-    fn selection(&self) -> Result<Selection<'_>> {
+    fn selection(&self) -> Result<Selection> {
         let direction = self.direction();
         let from = match self.from.as_slice() {
             [] => vec![direction.from_engine().to_owned()],
@@ -131,7 +132,7 @@ impl Options {
                 "--from {engine}: that is what tables are to become"
             )));
         }
-        let (chosen, excluded) = (&self.chosen, &self.exclude);
+        let (chosen, excluded) = (self.chosen.clone(), self.exclude.clone());
         Ok(Selection { direction, from, chosen, excluded })
     }
 }
@@ -144,7 +145,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if options.apply && options.format == Format::Sql {
         return Err(Error::Usage("--format=sql prints statements instead of running them".into()));
     }
-    let selection = options.selection()?;
+    let mut selection = options.selection()?;
     let target = connection.target()?.without_answer_timeout();
     let mut work = Server::connect(&target)?;
     check_server(&mut work, options)?;
@@ -152,14 +153,14 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if options.apply {
         claim(&mut work)?;
     }
-    let look = look::look(&mut work, &selection, options.lock_wait)?;
-    let space = Space::new(&mut work)?;
+    let look = look::look(&mut work, &mut selection, options.lock_wait)?;
+    let space = Space::new(&mut work, selection.direction)?;
     let report = Report::new(&mut work, &look, &space, options.no_lock_tables)?;
     if !options.apply {
         print(&match options.format {
             Format::Text => report.text(),
             Format::Json => report.json(None),
-            Format::Sql => report.sql(&settings(options.lock_wait)),
+            Format::Sql => report.sql(&settings(options.lock_wait), options.skip_log_bin),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -198,6 +199,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         bytes_left: to_alter().map(|alter| tables[&alter.name].bytes()).sum(),
         tables_total: to_alter().count(),
         tables: &tables,
+        headless: &look.headless,
         space,
         wishes,
         stop,
@@ -215,13 +217,12 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         return Err(error);
     }
     journal.close()?;
-    let is_done = !outcome.is_stopped && look.plan.left_out.is_empty() && look.blocked == 0;
-    if is_json {
-        print(&report.json(Some(&outcome)))?;
-    } else {
-        let missing = journal::read(&mut work)?;
-        print(&report.after(&outcome, &missing))?;
-    }
+    let missing = journal::read(&mut work)?;
+    let is_done = !outcome.is_stopped && look.is_complete() && missing.is_empty();
+    print(&match is_json {
+        true => report.json(Some(&outcome)),
+        false => report.after(&outcome, &missing),
+    })?;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(UNFINISHED) })
 }
 
@@ -261,8 +262,7 @@ fn prepare(server: &mut Server, options: &Options) -> Result<()> {
         }
     }
     if options.apply && options.skip_log_bin {
-        let statement = "SET SESSION sql_log_bin = 0";
-        server.execute("--skip-log-bin", "BINLOG ADMIN", statement)?;
+        server.execute("--skip-log-bin", "BINLOG ADMIN", NO_BINARY_LOG)?;
     }
     Ok(())
 }
@@ -325,16 +325,5 @@ fn with_what_is_left(error: Error, server: &mut Server) -> Error {
         Error::Unsupported(why) => Error::Unsupported(why + &note),
         Error::Differs(why) => Error::Differs(why + &note),
         other => other,
-    }
-}
-
-/// A reader that has seen enough is no error.
-fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::Local(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
     }
 }

@@ -38,6 +38,23 @@ impl Chosen {
     pub fn covers(&self, name: &TableName) -> bool {
         self.schema == name.schema && self.table.as_ref().is_none_or(|table| *table == name.table)
     }
+
+    /// The same with the letters of the names that there are, on a server that takes upper and
+    /// lower case for the same (`lower_case_table_names`).
+    pub fn spelled<'n>(&self, mut names: impl Iterator<Item = &'n TableName>) -> Chosen {
+        let is_same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+        let found = names.find(|name| {
+            is_same(&self.schema, &name.schema)
+                && self.table.as_ref().is_none_or(|table| is_same(table, &name.table))
+        });
+        found.map_or_else(
+            || self.clone(),
+            |name| Chosen {
+                schema: name.schema.clone(),
+                table: self.table.as_ref().map(|_| name.table.clone()),
+            },
+        )
+    }
 }
 
 impl fmt::Display for Chosen {
@@ -110,6 +127,20 @@ mod tests {
         assert_eq!(read("`a.b`"), one("a.b", None));
         for text in ["", ".", "a.", ".b", "a.b.c", "`a", "`a`b", "``"] {
             assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_choice_may_be_spelled_in_other_letters_where_the_server_sees_no_difference() {
+        let names = [TableName::new("shop", "orders"), TableName::new("shop", "äpfel")];
+        for (text, expected) in [
+            ("Shop", "`shop`"),
+            ("SHOP.Orders", "`shop`.`orders`"),
+            ("shop.ÄPFEL", "`shop`.`äpfel`"),
+            ("shop.Nothing", "`shop`.`Nothing`"),
+        ] {
+            let chosen: Chosen = text.parse().unwrap();
+            assert_eq!(chosen.spelled(names.iter()).to_string(), expected);
         }
     }
 

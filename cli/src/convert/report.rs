@@ -18,7 +18,7 @@ use super::plan::Group;
 use super::rules::{Finding, Weight};
 use super::schema::{Constraint, Table};
 use super::space::Space;
-use super::statements::{Direction, Setting, group};
+use super::statements::{Direction, NO_BINARY_LOG, Setting, group};
 
 /// How many names a line of the text has.
 const NAMES_MAX: usize = 8;
@@ -228,13 +228,18 @@ impl<'a> Report<'a> {
         if !missing.is_empty() {
             let _ = writeln!(
                 text,
-                "{} missing until then: {}.constraints has them.",
+                "{} missing{}: {}.constraints has them.",
                 counted(missing.len(), "foreign key"),
+                if outcome.is_stopped { " until then" } else { "" },
                 super::journal::SCHEMA
             );
         }
         for (why, names) in self.by_text(Weight::Blocks) {
             let _ = writeln!(text, "Not converted: {}\n    {why}", names_of(&names));
+        }
+        for (engine, count) in &self.look.others {
+            let tables = counted(*count, "table");
+            let _ = writeln!(text, "Not converted: {tables} of {engine} (--from {engine})");
         }
         safe(&text)
     }
@@ -289,11 +294,8 @@ impl<'a> Report<'a> {
     }
 
     /// The statements as a script for the `mariadb` client.
-    pub fn sql(&self, settings: &[Setting]) -> String {
-        let mut text = String::new();
-        for setting in settings.iter().filter(|setting| !setting.may_fail) {
-            let _ = writeln!(text, "{};", setting.statement);
-        }
+    pub fn sql(&self, settings: &[Setting], skips_log_bin: bool) -> String {
+        let mut text = script_head(settings, skips_log_bin);
         for part in &self.look.plan.groups {
             text.push('\n');
             for statement in group(part, self.look.direction, self.locks_tables) {
@@ -302,6 +304,26 @@ impl<'a> Report<'a> {
         }
         text
     }
+}
+
+/// What a script says before its first table.
+fn script_head(settings: &[Setting], skips_log_bin: bool) -> String {
+    let mut text = String::from(
+        "-- This script keeps no journal of foreign keys, unlike convert --apply. Keep the script\n\
+         -- until all is done. If it fails between a DROP FOREIGN KEY and the ALTER with its\n\
+         -- ADD CONSTRAINT, the key is missing, and no later run of convert adds it. Correct what\n\
+         -- has failed. Then run the rest of the script, from the statement that failed, behind\n\
+         -- these settings and the group's LOCK TABLES. To give up instead, run the clauses\n\
+         -- ADD CONSTRAINT whose child and parent have one engine. SHOW CREATE TABLE has the keys\n\
+         -- that there are.\n",
+    );
+    for setting in settings.iter().filter(|setting| !setting.may_fail) {
+        let _ = writeln!(text, "{};", setting.statement);
+    }
+    if skips_log_bin {
+        let _ = writeln!(text, "{NO_BINARY_LOG};");
+    }
+    text
 }
 
 fn is_blocked(findings: &[Finding]) -> bool {
@@ -421,6 +443,16 @@ mod tests {
         let names: Vec<&TableName> = names.iter().collect();
         assert!(names_of(&names).ends_with("`s`.`t7` and 2 more"), "{}", names_of(&names));
         assert_eq!(names_of(&names[..1]), "`s`.`t0`");
+    }
+
+    #[test]
+    fn a_script_leaves_the_binary_log_out_where_it_is_asked_to_and_says_what_it_lacks() {
+        let settings = super::super::statements::settings(60);
+        let off = format!("\n{NO_BINARY_LOG};\n");
+        let script = script_head(&settings, true);
+        assert!(script.starts_with("-- ") && script.contains("no journal"), "{script}");
+        assert!(script.contains(&off), "{script}");
+        assert!(!script_head(&settings, false).contains(&off));
     }
 
     #[test]

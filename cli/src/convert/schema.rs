@@ -109,6 +109,11 @@ impl Constraint {
         (self.child.name(), &self.name)
     }
 
+    /// The same, for a set that outlives it.
+    pub fn owned_key(&self) -> (TableName, String) {
+        (self.child.name(), self.name.clone())
+    }
+
     pub fn touches(&self, table: &TableName) -> bool {
         self.child.name() == *table || self.parent.name() == *table
     }

@@ -10,7 +10,7 @@ use crate::bytes::{MIB, human};
 use crate::exit::{Error, Result};
 use crate::facts::machine::free_bytes;
 use crate::facts::process::server_process;
-use crate::server::Server;
+use crate::server::{Named, Server};
 use crate::sql_text::literal;
 
 use super::names::TableName;
@@ -58,15 +58,16 @@ pub struct Space {
 }
 
 impl Space {
-    /// Finds the disk of the data directory.
+    /// Finds the disk that the new tables will be on.
     ///
     /// # Errors
     /// As [`Server::rows`].
-    pub fn new(server: &mut Server) -> Result<Space> {
+    pub fn new(server: &mut Server, direction: Direction) -> Result<Space> {
         let variables = server.named(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('datadir', 'pid_file', 'hostname')",
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('datadir', 'pid_file', 'hostname', \
+             'tidepool_data_home_dir')",
         )?;
-        let directory = PathBuf::from(variables.get("datadir").cloned().unwrap_or_default());
+        let directory = directory_of(&variables, direction);
         let disk = match server_process(server, &variables) {
             Some(process) => Disk::Here { pid: process.pid, directory },
             None => Disk::Plugin { directory },
@@ -180,6 +181,17 @@ impl Space {
     }
 }
 
+/// Where the engine makes its files.
+fn directory_of(variables: &Named, direction: Direction) -> PathBuf {
+    let variable = |name: &str| variables.get(name).map(String::as_str).unwrap_or_default();
+    let data = PathBuf::from(variable("datadir"));
+    match direction {
+        // An empty one is a directory in the data directory. An absolute one replaces that.
+        Direction::ToTidepool => data.join(variable("tidepool_data_home_dir")),
+        Direction::ToInnodb => data,
+    }
+}
+
 fn of_table(columns: &str, name: &TableName) -> String {
     format!(
         "SELECT {columns} FROM information_schema.TABLES WHERE TABLE_SCHEMA = {} AND TABLE_NAME = \
@@ -240,6 +252,21 @@ mod tests {
         let back = Direction::ToInnodb;
         assert!(check(15 * GIB + 200 * MIB, &[GIB, GIB], back).is_ok());
         assert!(check(15 * GIB, &[GIB, GIB], back).is_err());
+    }
+
+    #[test]
+    fn room_is_looked_for_where_the_engine_makes_its_files() {
+        let of = |home: Option<&str>, direction| {
+            let mut variables = Named::from([("datadir".to_owned(), "/data/".to_owned())]);
+            variables.extend(home.map(|home| ("tidepool_data_home_dir".into(), home.into())));
+            directory_of(&variables, direction)
+        };
+        for home in [None, Some("")] {
+            assert!(of(home, Direction::ToTidepool) == *"/data/");
+        }
+        assert!(of(Some("/fast/tidepool"), Direction::ToTidepool) == *"/fast/tidepool");
+        assert!(of(Some("../tidepool"), Direction::ToTidepool) == *"/data/../tidepool");
+        assert!(of(Some("/fast/tidepool"), Direction::ToInnodb) == *"/data");
     }
 
     #[test]

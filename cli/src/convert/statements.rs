@@ -62,6 +62,9 @@ pub fn settings(lock_wait_s: u64) -> Vec<Setting> {
     ]
 }
 
+/// Keeps what the session does out of the binary log.
+pub const NO_BINARY_LOG: &str = "SET SESSION sql_log_bin = 0";
+
 /// Changes the engine, and adds foreign keys of the table by the same copy.
 pub fn alter(name: &TableName, direction: Direction, add: &[Constraint]) -> String {
     let mut statement = format!("ALTER TABLE {name} ENGINE={}", direction.engine());

@@ -1,22 +1,28 @@
 //! Asks the server, with empty copies, which tables and foreign keys the new engine takes.
 //!
 //! What an engine supports changes with its version, so it is not written down here. In the schema
-//! `tidepool_convert_trial`, which the command drops at the end of the trial, it makes an empty
-//! copy of each table (`CREATE TABLE … LIKE`), runs the same ALTER on it, and adds the foreign keys
-//! between the copies. Nothing of it goes into the binary log: where the user may not leave it out
-//! (`sql_log_bin`), there is no trial.
+//! `tidepool_convert_trial_<connection>`, which the command drops at the end of the trial, it makes
+//! an empty copy of each table (`CREATE TABLE … LIKE`), runs the same ALTER on it, and adds the
+//! foreign keys between the copies. Nothing of it goes into the binary log: where the user may not
+//! leave it out (`sql_log_bin`), there is no trial.
+//!
+//! Each trial has a schema, and a lock of the server (`GET_LOCK`) with the schema's name for as
+//! long as its connection lives. A schema whose lock is free was left by a trial that has ended:
+//! the next one drops it. (The list of processes would take a privilege.)
 
 use std::collections::BTreeMap;
 
 use crate::exit::Result;
 use crate::server::Server;
+use crate::sql_text::{identifier, literal};
 
 use super::names::TableName;
 use super::schema::{Constraint, Kind, Table};
 use super::statements::{Direction, add_clause, alter};
 
-const SCHEMA: &str = "tidepool_convert_trial";
-const WHAT: &str = "trying empty copies in the schema tidepool_convert_trial";
+/// What the name of a trial's schema begins with; the connection's number follows.
+const PREFIX: &str = "tidepool_convert_trial_";
+const WHAT: &str = "trying empty copies in the schema tidepool_convert_trial_<connection>";
 
 /// What the server refused.
 #[derive(Debug, Default)]
@@ -44,14 +50,15 @@ pub fn try_all(
     if tables.is_empty() {
         return Ok(refused);
     }
-    if let Err(why) = begin(server)? {
+    let schema = format!("{PREFIX}{}", server.connection_id());
+    if let Err(why) = begin(server, &schema)? {
         refused.untried = Some(why);
         return Ok(refused);
     }
     let copies: BTreeMap<TableName, TableName> = tables
         .iter()
         .enumerate()
-        .map(|(at, table)| (table.name.clone(), TableName::new(SCHEMA, format!("t{at}"))))
+        .map(|(at, table)| (table.name.clone(), TableName::new(&schema, format!("t{at}"))))
         .collect();
     let is_referenced =
         |table: &Table| constraints.iter().any(|constraint| constraint.touches(&table.name));
@@ -97,11 +104,11 @@ pub fn try_all(
         }
         on_way(child);
     }
-    end_schema(server)?;
+    drop_schema(server, &schema)?;
     Ok(refused)
 }
 
-fn begin(server: &mut Server) -> Result<std::result::Result<(), String>> {
+fn begin(server: &mut Server, schema: &str) -> Result<std::result::Result<(), String>> {
     let logs = server.named("SHOW GLOBAL VARIABLES LIKE 'log_bin'")?;
     let logs = logs.get("log_bin").is_some_and(|value| value == "ON");
     if let Err(refusal) = server.attempt(WHAT, "SET SESSION sql_log_bin = 0")?
@@ -109,15 +116,37 @@ fn begin(server: &mut Server) -> Result<std::result::Result<(), String>> {
     {
         return Ok(Err(format!("sql_log_bin can't be set: {refusal}")));
     }
-    end_schema(server)?;
-    let made = server.attempt(WHAT, &format!("CREATE SCHEMA {SCHEMA}"))?;
+    // Before the schema exists, so that no other trial finds it without its lock.
+    let lock = format!("DO GET_LOCK({}, 0)", literal(schema));
+    if server.attempt(WHAT, &lock)?.is_ok() {
+        drop_left_over(server)?;
+    }
+    // Since the server's last start its numbers begin anew.
+    drop_schema(server, schema)?;
+    let made = server.attempt(WHAT, &format!("CREATE SCHEMA {}", identifier(schema)))?;
     Ok(made.map(|_| ()).map_err(|refusal| refusal.to_string()))
 }
 
-fn end_schema(server: &mut Server) -> Result<()> {
+/// Drops what trials have left whose connections are gone.
+fn drop_left_over(server: &mut Server) -> Result<()> {
+    let query = format!(
+        "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME REGEXP \
+         '^{PREFIX}[0-9]+$'"
+    );
+    let schemas: Vec<String> = server.rows(WHAT, "", &query)?;
+    for schema in schemas {
+        let query = format!("SELECT IS_FREE_LOCK({})", literal(&schema));
+        if server.first::<Option<u8>>(WHAT, "", &query)? == Some(Some(1)) {
+            drop_schema(server, &schema)?;
+        }
+    }
+    Ok(())
+}
+
+fn drop_schema(server: &mut Server, schema: &str) -> Result<()> {
     // Foreign keys between the copies don't order the drops.
     let _ = server.attempt(WHAT, "SET SESSION foreign_key_checks = 0")?;
-    let _ = server.attempt(WHAT, &format!("DROP SCHEMA IF EXISTS {SCHEMA}"))?;
+    let _ = server.attempt(WHAT, &format!("DROP SCHEMA IF EXISTS {}", identifier(schema)))?;
     let _ = server.attempt(WHAT, "SET SESSION foreign_key_checks = 1")?;
     Ok(())
 }

@@ -261,7 +261,10 @@ fn what_the_server_refuses_stays_with_what_foreign_keys_connect_with_it() {
     assert_eq!(look["other_engines"]["MyISAM"], 1);
     assert_eq!((look["sequences"].as_u64(), look["views"].as_u64()), (Some(1), Some(1)));
     // The rest is converted, and the exit code says that something stayed.
-    ends_with(&convert(&server, &["--apply"]), 11);
+    let output = convert(&server, &["--apply"]);
+    ends_with(&output, 11);
+    let text = stdout(&output);
+    assert!(text.contains("Not converted: 1 table of MyISAM (--from MyISAM)"), "{text}");
     let engine = |name: &str| -> String {
         let query = format!(
             "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND \
@@ -298,6 +301,7 @@ fn a_choice_that_leaves_a_parent_out_is_not_converted() {
     for (args, code, words) in [
         (&["nowhere"][..], 2, "`nowhere`: no such schema"),
         (&["shop.nothing"], 2, "`shop`.`nothing`: no such"),
+        (&["shop", "--exclude=shop.head"], 2, "`shop`.`head`: no such"),
         (&["a.b.c"], 2, "write SCHEMA or SCHEMA.TABLE"),
         (&["--from=tidepool"], 2, "that is what tables are to become"),
         (&["--format=sql", "--apply"], 2, "instead of running"),
@@ -423,6 +427,68 @@ fn a_table_in_use_ends_it_with_its_foreign_keys_in_place() {
 }
 
 #[test]
+fn a_foreign_key_whose_drop_is_refused_is_not_said_to_be_missing() {
+    let server = server("convert-refused-drop", &[]);
+    fill(&server);
+    let holder = hold(&server, "shop.of_pairs");
+    let args = ["shop.pairs", "shop.of_pairs", "--apply", "--lock-wait=1", "--no-lock-tables"];
+    let output = convert(&server, &args);
+    ends_with(&output, 9);
+    let text = stderr(&output);
+    assert!(text.contains("DROP FOREIGN KEY") && !text.contains("missing"), "{text}");
+    assert_eq!(constraints(&server), (7, 0));
+    drop(holder);
+}
+
+#[test]
+fn a_foreign_key_whose_parent_was_dropped_meanwhile_is_not_added() {
+    let server = server("convert-lost-parent", &[]);
+    fill(&server);
+    let holder = hold(&server, "shop.pairs");
+    let args = ["shop.pairs", "shop.of_pairs", "--apply", "--no-lock-tables"];
+    let mut child = begin(&server, &args);
+    wait_for_alter(&server, "`shop`.`pairs`");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(holder);
+    // Looking waits until the statement of the command that was killed has ended.
+    ends_with(&convert_when_free(&server, &["shop.odd", "--apply", "--from=none"]), 11);
+    assert_eq!(constraints(&server), (6, 1));
+    server.connect().query_drop("DROP TABLE shop.pairs").unwrap();
+    let output = convert(&server, &["shop.of_pairs", "--apply"]);
+    ends_with(&output, 9);
+    let text = stderr(&output);
+    assert!(text.contains("existed when the key was dropped"), "{text}");
+    assert!(text.contains("--leave-orphans"), "{text}");
+    assert_eq!(constraints(&server), (6, 1));
+    server.connect().query_drop("INSERT INTO shop.of_pairs VALUES (999, 999)").unwrap();
+    ends_with(&convert(&server, &["shop.of_pairs", "--apply", "--leave-orphans"]), 0);
+    assert_eq!(constraints(&server), (7, 0));
+}
+
+#[test]
+fn a_trial_drops_what_others_have_left_and_nothing_else() {
+    let server = server("convert-trials", &[]);
+    fill(&server);
+    let mut conn = server.connect();
+    for end in ["4000001", "4000002", "of_a_user"] {
+        let name = format!("tidepool_convert_trial_{end}");
+        conn.query_drop(format!("CREATE DATABASE {name}")).unwrap();
+        conn.query_drop(format!("CREATE TABLE {name}.t0 (id INT PRIMARY KEY)")).unwrap();
+    }
+    // One runs on.
+    conn.query_drop("DO GET_LOCK('tidepool_convert_trial_4000001', 0)").unwrap();
+    ends_with(&convert(&server, &["shop"]), 0);
+    let left: Vec<String> = conn
+        .query(
+            "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE \
+             '%trial%' ORDER BY 1",
+        )
+        .unwrap();
+    assert_eq!(left, ["tidepool_convert_trial_4000001", "tidepool_convert_trial_of_a_user"]);
+}
+
+#[test]
 fn rows_that_lost_their_parent_meanwhile_are_found() {
     let server = server("convert-orphans", &[]);
     fill(&server);
@@ -473,6 +539,40 @@ fn a_user_without_privileges_changes_nothing() {
     let output = poor.args(["--user=poor", "convert"]).output().unwrap();
     ends_with(&output, 0);
     assert!(stdout(&output).contains("not all could be tried"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_documented_privileges_are_enough() {
+    let page = include_str!("../../../docs/reference/cli.md");
+    let row = page.lines().find(|line| line.contains("| `convert --apply` |")).unwrap();
+    let (own, beside) = row.split_once(" on the schemas; these").unwrap();
+    let (beside, global) = beside.split_once(" on `tidepool_convert%`").unwrap();
+    // Each second part is between backticks.
+    let listed = |text: &str| {
+        let words: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+        words.join(", ")
+    };
+    let global = listed(global.split_once('|').unwrap().0);
+    let server = server("convert-privileges", &[]);
+    fill(&server);
+    let mut conn = server.connect();
+    conn.query_drop("CREATE USER careful@localhost").unwrap();
+    for (privileges, schema) in [
+        (listed(own), "shop.*"),
+        (listed(own), "`we``ird.db`.*"),
+        (format!("{}, {}", listed(own), listed(beside)), "`tidepool_convert%`.*"),
+        (global, "*.*"),
+    ] {
+        conn.query_drop(format!("GRANT {privileges} ON {schema} TO careful@localhost")).unwrap();
+    }
+    let before = content(&server);
+    for (args, engine) in [(&["--apply"][..], "Tidepool"), (&["--apply", "--back"], "InnoDB")] {
+        let mut careful = tidepool(server.socket());
+        let output = careful.args(["--user=careful", "convert"]).args(args).output().unwrap();
+        ends_with(&output, 0);
+        assert_eq!((engines(&server), constraints(&server)), (vec![engine.into()], (7, 0)));
+    }
+    is_as_before(&server, &before);
 }
 
 #[test]
