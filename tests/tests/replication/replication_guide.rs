@@ -231,6 +231,8 @@ fn from_innodb_and_back(guide: &mut Guide) {
             "INSERT INTO customer SELECT seq, CONCAT('name ', seq % 17) FROM seq_1_to_200",
             "INSERT INTO purchase (customer, at, what)
              SELECT 1 + seq % 200, NOW(3), REPEAT(seq, 30) FROM seq_1_to_1000",
+            // A row is no definition.
+            "INSERT INTO purchase (customer, at, what) VALUES (1, NOW(3), 'a) ENGINE=InnoDB')",
         ],
     );
     guide.step(MOVE, "db6");
