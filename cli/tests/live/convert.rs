@@ -467,6 +467,23 @@ fn a_foreign_key_whose_parent_was_dropped_meanwhile_is_not_added() {
 }
 
 #[test]
+fn a_foreign_key_whose_parent_cannot_be_seen_is_not_dropped() {
+    let server = server("convert-unseen-parent", &[]);
+    fill(&server);
+    let mut conn = server.connect();
+    conn.query_drop("CREATE USER narrow@localhost").unwrap();
+    for schema in ["`we``ird.db`", "`tidepool_convert%`"] {
+        conn.query_drop(format!("GRANT ALL ON {schema}.* TO narrow@localhost")).unwrap();
+    }
+    let mut narrow = tidepool(server.socket());
+    let output = narrow.args(["--user=narrow", "convert", "--apply"]).output().unwrap();
+    ends_with(&output, 9);
+    let text = stderr(&output);
+    assert!(text.contains("`shop`.`orders` exists can't be seen"), "{text}");
+    assert_eq!((engines(&server), constraints(&server)), (vec!["InnoDB".into()], (7, 0)));
+}
+
+#[test]
 fn a_trial_drops_what_others_have_left_and_nothing_else() {
     let server = server("convert-trials", &[]);
     fill(&server);
