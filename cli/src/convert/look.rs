@@ -86,7 +86,7 @@ impl Look {
 /// Looks.
 ///
 /// # Errors
-/// As [`Server::rows`]; [`Error::Usage`] for a name that there is not.
+/// As [`Server::rows`]; [`crate::exit::Error::Usage`] for a name that there is not.
 pub fn look(server: &mut Server, selection: &mut Selection, lock_wait_s: u64) -> Result<Look> {
     let noted = journal::read_noted(server)?;
     let mut found = gather(server)?;

@@ -61,6 +61,29 @@ pub enum Kind {
     Uuid,
 }
 
+#[cfg(test)]
+impl Column {
+    /// One without anything that is rare.
+    pub(crate) fn of_kind(kind: Kind) -> Column {
+        Column {
+            name: "c".into(),
+            place: Place::Row,
+            storage: Storage::WithLength,
+            kind,
+            nullable: true,
+            unsigned: false,
+            generated: false,
+            versioning: false,
+            hidden: false,
+            compressed: false,
+            decimals: 0,
+            precision: 0,
+            charset: "utf8mb4".into(),
+            values: Vec::new(),
+        }
+    }
+}
+
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {

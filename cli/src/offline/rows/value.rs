@@ -345,26 +345,10 @@ fn decompressed(bytes: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::description::{Place, Storage};
     use super::*;
 
     fn column(kind: Kind) -> Column {
-        Column {
-            name: "c".into(),
-            place: Place::Row,
-            storage: Storage::WithLength,
-            kind,
-            nullable: true,
-            unsigned: false,
-            generated: false,
-            versioning: false,
-            hidden: false,
-            compressed: false,
-            decimals: 0,
-            precision: 0,
-            charset: "utf8mb4".into(),
-            values: vec!["a".into(), "b".into()],
-        }
+        Column { values: vec!["a".into(), "b".into()], ..Column::of_kind(kind) }
     }
 
     fn sql(column: &Column, bytes: &[u8]) -> String {

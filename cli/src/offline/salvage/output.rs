@@ -324,25 +324,10 @@ fn load_statement(table: &str, csv: &Path, columns: &[&Column]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offline::rows::description::{Kind, Storage};
+    use crate::offline::rows::description::Kind;
 
     fn column(name: &str, kind: Kind, charset: &str) -> Column {
-        Column {
-            name: name.into(),
-            place: Place::Row,
-            storage: Storage::WithLength,
-            kind,
-            nullable: true,
-            unsigned: false,
-            generated: false,
-            versioning: false,
-            hidden: false,
-            compressed: false,
-            decimals: 0,
-            precision: 0,
-            charset: charset.into(),
-            values: Vec::new(),
-        }
+        Column { name: name.into(), charset: charset.into(), ..Column::of_kind(kind) }
     }
 
     #[test]

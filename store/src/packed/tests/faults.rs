@@ -9,7 +9,7 @@ use super::super::geometry::{BLOCK, ROOT_BLOCKS};
 use super::super::root::{Root, Slot};
 use super::super::run::RunHeader;
 use super::super::*;
-use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of, reopen, settings};
+use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of, reopen, settings, write};
 use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageError, StorageFile, StorageOp};
 
 const PAGES: u32 = 1035;
@@ -17,14 +17,6 @@ const PAGES: u32 = 1035;
 /// Images of `pages` that do not shrink: 15 of them with a header fill a segment.
 fn whole(pages: std::ops::Range<u32>, version: u32) -> Vec<(u32, u32)> {
     pages.map(|no| (no, version * 3 + (3 - no % 3))).collect()
-}
-
-fn write(packed: &PackedFile, model: &mut Model, images: &[(u32, u32)]) -> Result<()> {
-    let batch: Vec<Image> = images.iter().map(|(no, version)| image(*no, *version)).collect();
-    model.perhaps(images);
-    packed.write(Stream::Flushed, &batch)?;
-    model.durable(images);
-    Ok(())
 }
 
 /// A file whose next write of a root fails once it is armed, and may land all the same.

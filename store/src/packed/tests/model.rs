@@ -56,6 +56,15 @@ pub fn free(no: u32) -> Image {
     Image::of_free(SPACE, no)
 }
 
+/// Writes a batch of images; the model knows them before, and what has become of them after.
+pub fn write(packed: &PackedFile, model: &mut Model, images: &[(u32, u32)]) -> Result<()> {
+    let batch: Vec<Image> = images.iter().map(|(no, version)| image(*no, *version)).collect();
+    model.perhaps(images);
+    packed.write(Stream::Flushed, &batch)?;
+    model.durable(images);
+    Ok(())
+}
+
 pub fn settings(random: u64) -> Settings {
     Settings { page_size: PageSize::new(PAGE).unwrap(), instance: [5; 16], space: SPACE, random }
 }

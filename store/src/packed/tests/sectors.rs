@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::geometry::{BLOCK, ROOT_BLOCKS};
 use super::super::*;
-use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of, reopen};
+use super::model::{FILE, Model, PAGE, SPACE, create, image, page_of, reopen, write};
 use crate::storage::{Fault, FaultKind, SimStorage, StorageOp};
 
 const PAGES: u32 = 60;
@@ -13,14 +13,6 @@ const PAGES: u32 = 60;
 /// Versions of images that do not shrink: 15 of them with a header fill a segment.
 fn whole(no: u32, version: u32) -> (u32, u32) {
     (no, version * 3 + (3 - no % 3))
-}
-
-fn write(packed: &PackedFile, model: &mut Model, images: &[(u32, u32)]) -> Result<()> {
-    let batch: Vec<Image> = images.iter().map(|(no, version)| image(*no, *version)).collect();
-    model.perhaps(images);
-    packed.write(Stream::Flushed, &batch)?;
-    model.durable(images);
-    Ok(())
 }
 
 fn break_place(disk: &SimStorage, op: StorageOp, place: Range<u64>) {
