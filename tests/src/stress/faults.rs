@@ -32,17 +32,25 @@ pub fn kill_sessions(stage: &Stage, seed: u64) {
     while !stage.has_ended() {
         sleep(Duration::from_millis(rng.random_range(0..200)));
         let _turn = stage.turn();
-        let session = stage.sessions.choose(&mut rng).expect("there are some");
-        let (session, dice) = (session.load(Ordering::SeqCst), rng.random_range(0..10));
+        let victim = rng.random_range(0..stage.sessions.len());
+        let session = stage.sessions[victim].load(Ordering::SeqCst);
+        let dice = rng.random_range(0..10);
         let how = match dice {
             0 => "CONNECTION",
             1 => "HARD QUERY",
             2 => "SOFT QUERY",
             _ => "QUERY",
         };
-        if session != 0 && disturb(stage, &mut conn, &format!("KILL {how} {session}")) {
+        // After a restart of the server, an old number may be that of this connection.
+        if session == 0 || conn.as_ref().is_none_or(|own: &Conn| own.connection_id() == session) {
+            conn = conn.or_else(|| connect_to_socket(&stage.socket, "").ok());
+            continue;
+        }
+        stage.note_kill(victim);
+        if disturb(stage, &mut conn, &format!("KILL {how} {session}")) {
             stage.count(Count::Kills);
         }
+        stage.note_kill(victim);
     }
 }
 

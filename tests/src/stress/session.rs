@@ -18,6 +18,10 @@ pub struct Lost;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
+    /// As before, with no row changed, beside a KILL. The server says so, too, of an UPDATE or a
+    /// DELETE that it interrupts while it looks for a range to read, and has then done nothing
+    /// (`SQL_SELECT::test_quick_select` gives an error, for which there is no message).
+    Unsure,
     /// An error of this number.
     Failed(u16),
 }
@@ -99,6 +103,18 @@ impl<'a> Session<'a> {
     pub fn run(&mut self, sql: &str) -> Result<Answer, Lost> {
         let answer = self.ask(|conn| conn.query_drop(sql))?;
         Ok(answer.map_or_else(Answer::Failed, |()| Answer::Done))
+    }
+
+    /// The same of one that changes rows.
+    pub fn change(&mut self, sql: &str) -> Result<Answer, Lost> {
+        let before = self.stage.kills_noted(self.number);
+        let answer = self.ask(|conn| conn.query_drop(sql).map(|()| conn.affected_rows()))?;
+        let is_killed = !before.is_multiple_of(2) || self.stage.kills_noted(self.number) != before;
+        Ok(match answer {
+            Ok(0) if is_killed => Answer::Unsure,
+            Ok(_) => Answer::Done,
+            Err(code) => Answer::Failed(code),
+        })
     }
 
     /// Has a statement run again and again until it is not interrupted.

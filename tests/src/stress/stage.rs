@@ -77,6 +77,8 @@ pub struct Stage {
     pub life: AtomicU64,
     /// The connection of each session, by its number; 0: none.
     pub sessions: Vec<AtomicU32>,
+    /// How often a KILL of each session began or ended.
+    kills: Vec<AtomicU64>,
     /// The server's process; 0: the run is over.
     pub process: AtomicU32,
     turns: RwLock<()>,
@@ -92,6 +94,7 @@ impl Stage {
             socket,
             life: AtomicU64::new(1),
             sessions: (0..sessions).map(|_| AtomicU32::new(0)).collect(),
+            kills: (0..sessions).map(|_| AtomicU64::new(0)).collect(),
             process: AtomicU32::new(0),
             turns: RwLock::new(()),
             counts: Default::default(),
@@ -108,6 +111,16 @@ impl Stage {
     /// Waits until all turns have ended, and lets none begin.
     pub fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.turns.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A KILL of this session begins, or has ended.
+    pub fn note_kill(&self, session: usize) {
+        self.kills[session].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often [`Stage::note_kill`] was called: odd while a KILL is under way.
+    pub fn kills_noted(&self, session: usize) -> u64 {
+        self.kills[session].load(Ordering::SeqCst)
     }
 
     pub fn count(&self, what: Count) {

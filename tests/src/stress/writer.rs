@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
     fn single_statement(&mut self) -> Result<(), Lost> {
         let Statement { sql, effect } = statement(&mut self.rng, self.number, &self.rows);
         self.perhaps = Some(effect.clone());
-        match self.run_one(&sql)? {
+        match self.change(&sql)? {
             Answer::Done => {
                 self.stage.count(Count::Commits);
                 match effect {
@@ -106,7 +106,7 @@ impl<'a> Writer<'a> {
                 }
             }
             // It may have been interrupted behind its commit.
-            Answer::Failed(INTERRUPTED) => {}
+            Answer::Failed(INTERRUPTED) | Answer::Unsure => {}
             Answer::Failed(_) => self.perhaps = None,
         }
         self.settle()
@@ -168,11 +168,13 @@ impl<'a> Writer<'a> {
     /// A statement of a transaction; answers whether the transaction goes on.
     fn write(&mut self, rows: &mut Rows) -> Result<bool, Lost> {
         let Statement { sql, effect } = statement(&mut self.rng, self.number, rows);
-        match self.run_one(&sql)? {
+        match self.change(&sql)? {
             Answer::Done => match self.after(rows, effect)? {
                 Some(after) => *rows = after,
                 None => return Ok(false),
             },
+            // It may have changed a row to what it was, or have done nothing.
+            Answer::Unsure => return Ok(false),
             Answer::Failed(_) if !self.session.in_transaction()? => return Ok(false),
             Answer::Failed(_) => {}
         }
@@ -213,7 +215,7 @@ impl<'a> Writer<'a> {
                 (self.rows, self.perhaps) = (rows, None);
                 self.stage.count(Count::Commits);
             }
-            Answer::Failed(INTERRUPTED) => {}
+            Answer::Failed(INTERRUPTED) | Answer::Unsure => {}
             Answer::Failed(code) => self.report(format!("COMMIT failed: {code}")),
         }
         if self.session.in_transaction()? {
@@ -264,6 +266,15 @@ impl<'a> Writer<'a> {
 
     fn run_one(&mut self, sql: &str) -> Result<Answer, Lost> {
         let answer = self.session.run(sql);
+        self.note_answer(sql, answer)
+    }
+
+    fn change(&mut self, sql: &str) -> Result<Answer, Lost> {
+        let answer = self.session.change(sql);
+        self.note_answer(sql, answer)
+    }
+
+    fn note_answer(&mut self, sql: &str, answer: Result<Answer, Lost>) -> Result<Answer, Lost> {
         let Ok(answer) = answer else {
             self.story.push(format!("{sql:.300}: the connection is lost"));
             return answer;
