@@ -371,17 +371,22 @@ enum FileAtRecovery {
     Absent,
 }
 
+/// Pages are stored as they are, so that their text can be searched for; the log has all of them.
+fn options_to_search(ring: &Arc<MemoryKeyring>) -> Options {
+    Options {
+        encrypt_log: true,
+        page_compression: NO_CODEC,
+        redo_capacity_bytes: 64 << 20,
+        ..options(ring)
+    }
+}
+
 #[test]
 fn recovery_makes_the_file_of_an_encrypted_table_without_a_row_in_the_clear() {
     for file in [FileAtRecovery::Made, FileAtRecovery::Empty, FileAtRecovery::Absent] {
         let dir = tempfile::tempdir().unwrap();
         let ring = keyring();
-        let options = Options {
-            encrypt_log: true,
-            page_compression: NO_CODEC,
-            redo_capacity_bytes: 64 << 20,
-            ..options(&ring)
-        };
+        let options = options_to_search(&ring);
         let db = Db::open(dir.path(), options.clone()).unwrap();
         // The log has all of it.
         let table = db.create_table("t", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
@@ -515,12 +520,7 @@ fn a_table_made_while_a_backup_runs_is_encrypted_by_the_recovery_of_the_backup()
     for is_incremental in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let ring = keyring();
-        let options = Options {
-            encrypt_log: true,
-            page_compression: NO_CODEC,
-            redo_capacity_bytes: 64 << 20,
-            ..options(&ring)
-        };
+        let options = options_to_search(&ring);
         let db = Db::open(dir.path().join("data"), options.clone()).unwrap();
         let [base, mut copy] = ["base", "copy"].map(|name| dir.path().join(name));
         let mut backup = match is_incremental {

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::csn::TrxId;
-use crate::format::entry::RollPointer;
+use crate::format::entry::{Entry, RollPointer};
 
 /// Rows of one transaction that are remembered.
 const ROWS_MAX: usize = 16;
@@ -36,6 +36,11 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// The newest version of an entry.
+    pub fn of(entry: &Entry<'_>) -> Before {
+        Before::new(entry.flags, entry.trx_id, entry.roll)
+    }
+
     /// A version whose value is known.
     pub fn new(flags: u8, trx_id: TrxId, roll: RollPointer) -> Before {
         Before { flags, trx_id, roll, is_skipped_to: false }

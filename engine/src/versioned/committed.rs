@@ -25,7 +25,7 @@ pub(crate) fn committed_version(
     })?;
     value.clear();
     value.extend_from_slice(entry.value);
-    let mut at = Before::new(entry.flags, entry.trx_id, entry.roll);
+    let mut at = Before::of(&entry);
     while !is_committed(system, at.trx_id) {
         match version_before(system, place, at, value)? {
             Some((before, _)) => at = before,

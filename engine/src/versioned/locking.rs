@@ -294,9 +294,7 @@ impl VersionedTree {
                             let recent =
                                 self.recent_of_passed(trx, key, &entry, Reading::Lookup)?;
                             drop(leaf);
-                            if let Some(recent) = recent {
-                                self.check_departures(trx, recent)?;
-                            }
+                            self.check_departures(trx, recent)?;
                             return Ok(false);
                         }
                         ReadLock::Wait(obstacle) => obstacle,
@@ -304,33 +302,31 @@ impl VersionedTree {
                             if trx.conflicts_with_view(entry.trx_id) {
                                 return Err(Error::RecordChanged);
                             }
-                            let newest = Before::new(entry.flags, entry.trx_id, entry.roll);
+                            let newest = Before::of(&entry);
                             let recent = RecentVersions::of(trx, newest, Reading::Lookup)?;
-                            let is_there = !entry.is_deleted();
-                            if is_there {
-                                trx.near = Some(leaf.hint(slot));
-                            } else if !trx.locks_gaps() {
-                                self.note_absent(trx, key);
+                            if entry.is_deleted() {
+                                if !trx.locks_gaps() {
+                                    self.note_absent(trx, key);
+                                    drop(leaf);
+                                    self.unlock(trx, key);
+                                    self.check_departures(trx, recent)?;
+                                }
+                                return Ok(false);
                             }
-                            let value = if is_there { value.take() } else { None };
-                            let value = value.map(|value| {
+                            trx.near = Some(leaf.hint(slot));
+                            let mut value = value.take();
+                            if let Some(value) = &mut value {
                                 value.clear();
                                 value.extend_from_slice(entry.value);
-                                (newest.flags, value)
-                            });
+                            }
                             drop(leaf);
-                            if !is_there && !trx.locks_gaps() {
-                                self.unlock(trx, key);
-                            }
-                            if let Some(recent) = recent {
-                                self.check_departures(trx, recent)?;
-                            }
-                            if let Some((flags, value)) = value {
+                            self.check_departures(trx, recent)?;
+                            if let Some(value) = value {
                                 // The lock keeps the chain: no other transaction can replace this
                                 // version.
-                                self.complete(flags, value)?;
+                                self.complete(newest.flags, value)?;
                             }
-                            return Ok(is_there);
+                            return Ok(true);
                         }
                     }
                 }

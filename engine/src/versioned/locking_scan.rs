@@ -92,7 +92,7 @@ impl LockingScan<'_> {
                     return Ok(false);
                 }
                 LeafStep::NextLeaf => self.trx.check_interrupt()?,
-                LeafStep::Passed(recent) => self.tree.check_departures(self.trx, recent)?,
+                LeafStep::Passed(recent) => self.tree.check_departures(self.trx, Some(recent))?,
                 LeafStep::Wait(obstacle) => {
                     self.tree.wait(self.trx, &self.found.key, obstacle, &mut deadline)?;
                 }
@@ -102,9 +102,7 @@ impl LockingScan<'_> {
 
     /// Makes the entry found whole, without a latch.
     pub(super) fn complete(&mut self, flags: u8, recent: Option<RecentVersions>) -> Result<()> {
-        if let Some(recent) = recent {
-            self.tree.check_departures(self.trx, recent)?;
-        }
+        self.tree.check_departures(self.trx, recent)?;
         // The lock keeps the overflow chain.
         self.tree.complete(flags, &mut self.found.value)
     }
@@ -201,8 +199,7 @@ impl LockingScan<'_> {
 
     /// The entry is locked, and is the one that the read gives.
     fn take(&mut self, leaf: &LeafRef<'_>, slot: usize, entry: &Entry<'_>) -> Result<LeafStep> {
-        let newest = Before::new(entry.flags, entry.trx_id, entry.roll);
-        let recent = RecentVersions::of(self.trx, newest, Reading::Scan)?;
+        let recent = RecentVersions::of(self.trx, Before::of(entry), Reading::Scan)?;
         self.extend_reach(Reached::Found);
         self.found.value.clear();
         self.found.value.extend_from_slice(entry.value);

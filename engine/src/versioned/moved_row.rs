@@ -131,16 +131,12 @@ impl VersionedTree {
         entry: &Entry<'_>,
         reading: Reading,
     ) -> Result<Option<RecentVersions>> {
-        // The reader has had the lock of what it wrote since before.
-        if trx.read_point().is_none() || entry.trx_id == trx.id() {
+        if !trx.is_newer_than_statement(entry.trx_id) {
             return Ok(None);
         }
         // What is not committed has moved nothing yet.
         let newest = VersionQuery::new(self, trx, ReadView::COMMITTED).newest_ended(key, entry)?;
-        match newest {
-            Some(newest) => RecentVersions::of(trx, newest, reading),
-            None => Ok(None),
-        }
+        newest.map_or(Ok(None), |newest| RecentVersions::of(trx, newest, reading))
     }
 
     /// The check of an entry that a scan has passed over by what it read without its lock. No latch
@@ -158,7 +154,7 @@ impl VersionedTree {
             .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
         let recent = self.recent_of_passed(trx, key, &entry, Reading::Scan)?;
         drop(leaf);
-        recent.map_or(Ok(()), |recent| self.check_departures(trx, recent))
+        self.check_departures(trx, recent)
     }
 
     /// An error if a transaction that moved one of these versions away has inserted an entry where
@@ -166,8 +162,9 @@ impl VersionedTree {
     pub(super) fn check_departures(
         &self,
         trx: &mut TransactionCore,
-        mut recent: RecentVersions,
+        recent: Option<RecentVersions>,
     ) -> Result<()> {
+        let Some(mut recent) = recent else { return Ok(()) };
         while recent.next.is_some() {
             trx.check_interrupt()?;
             recent.look(trx, UNCHECKED_RECORDS)?;

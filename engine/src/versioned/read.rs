@@ -286,7 +286,7 @@ impl<'a> VersionQuery<'a> {
     /// The newest version of an entry that no active transaction wrote; none if there is none, or
     /// the entry has none yet. The leaf is latched.
     pub(super) fn newest_ended(&self, key: &[u8], entry: &Entry<'_>) -> Result<Option<Before>> {
-        let at = Before::new(entry.flags, entry.trx_id, entry.roll);
+        let at = Before::of(entry);
         let Some(owner) = self.active_owner(at.trx_id) else { return Ok(Some(at)) };
         if at.roll.is_none() {
             return Ok(None);

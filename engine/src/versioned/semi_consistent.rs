@@ -77,7 +77,9 @@ impl LockingScan<'_> {
                 }
                 Ok(LeafStep::End) => return Ok(Peek::End),
                 Ok(LeafStep::NextLeaf) => self.trx.check_interrupt()?,
-                Ok(LeafStep::Passed(recent)) => self.tree.check_departures(self.trx, recent)?,
+                Ok(LeafStep::Passed(recent)) => {
+                    self.tree.check_departures(self.trx, Some(recent))?;
+                }
                 // For a transaction that is just ending, and for no other.
                 Ok(LeafStep::Wait(obstacle)) => {
                     let mut deadline = WaitDeadline::default();

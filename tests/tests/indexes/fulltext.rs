@@ -213,6 +213,16 @@ fn the_best_row_comes_first_and_each_match_has_its_own_relevance() {
     check(&mut conn, "t");
 }
 
+/// Waits until a session waits for a lock, or it is over.
+fn wait_for_waiter(server: &Server, is_over: impl Fn() -> bool) {
+    let mut other = server.connect();
+    let waits =
+        "SELECT COUNT(*) FROM information_schema.TIDEPOOL_LOCKS WHERE lock_status = 'WAITING'";
+    while number(&mut other, waits) == 0 && !is_over() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
     let server = Server::start(Options::new("fulltext_locks"));
@@ -242,12 +252,7 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
                     "SELECT id FROM t WHERE MATCH (a) AGAINST ('alpha') ORDER BY id FOR UPDATE";
                 second.query::<u32, _>(sql)
             });
-            let mut other = server.connect();
-            let waits = "SELECT COUNT(*) FROM information_schema.TIDEPOOL_LOCKS WHERE lock_status \
-             = 'WAITING'";
-            while number(&mut other, waits) == 0 {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
+            wait_for_waiter(&server, || false);
             run(&mut first, &["COMMIT"]);
             search.join().expect("the search ends")
         });
@@ -322,12 +327,7 @@ fn statements_that_change_rows_leave_those_that_match_no_longer() {
         std::thread::scope(|scope| {
             let second = &mut second;
             let changing = scope.spawn(move || run(second, &[statement]));
-            let mut other = server.connect();
-            let waits = "SELECT COUNT(*) FROM information_schema.TIDEPOOL_LOCKS WHERE lock_status \
-             = 'WAITING'";
-            while number(&mut other, waits) == 0 && !changing.is_finished() {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
+            wait_for_waiter(&server, || changing.is_finished());
             run(&mut first, &["COMMIT"]);
             changing.join().expect("the statement succeeds");
         });
