@@ -3,8 +3,13 @@
   A backup in the server's order of things:
 
     tables         are copied, for as long as that takes; nothing waits
-    definitions    are copied while statements that change some wait, as in BACKUP STAGE BLOCK_DDL
+    definitions    are copied while statements that change some wait, and those that write to tables
+                   without transactions, as in BACKUP STAGE BLOCK_DDL
     the end        while commits wait, as in BACKUP STAGE BLOCK_COMMIT: a log's rest, and where the binary log is
+
+  A lock against commits waits for writes to tables without transactions too, however long they take,
+  and commits wait behind its request. So these writes are waited for before, by a lock that lets
+  commits through.
 
   Since no commit is under way at the end, none is prepared with its fate in the binary log, which
   is not in the backup; and the position there is that of the backup, so a replica can begin with
@@ -33,8 +38,11 @@ public:
   explicit Backup_lock(THD *session) : thd(session) { request.ticket = nullptr; }
   Backup_lock(const Backup_lock &) = delete;
   Backup_lock &operator=(const Backup_lock &) = delete;
-  ~Backup_lock() {
+  ~Backup_lock() { give_back(); }
+
+  void give_back() {
     if (request.ticket) thd->mdl_context.release_lock(request.ticket);
+    request.ticket = nullptr;
   }
 
   /* True, and the statement has its error, if it could not be had. */
@@ -42,7 +50,32 @@ public:
     MDL_REQUEST_INIT(&request, MDL_key::BACKUP, "", "", type, MDL_EXPLICIT);
     return thd->mdl_context.acquire_lock(&request, thd->variables.lock_wait_timeout);
   }
+
+  /* The same, of a lock that is held, for one against more. */
+  bool raise(enum_mdl_type type) {
+    return thd->mdl_context.upgrade_shared_lock(request.ticket, type,
+                                                thd->variables.lock_wait_timeout);
+  }
 };
+
+constexpr int DEADLOCK_TRIES = 6;
+
+/* Waits for writes to tables without transactions, then for changes of definitions, and holds both
+   back. A statement that does one inside the other (CREATE TABLE … SELECT) may wait for us as we
+   wait for it: then it goes first. */
+bool hold_back_writes(THD *thd, Backup_lock *writes, Backup_lock *definitions) {
+  ulong pause_us = 1000;
+  for (int tries = 1;; tries++, pause_us *= 5) {
+    if (!writes->take(MDL_BACKUP_WAIT_FLUSH) && !definitions->take(MDL_BACKUP_BLOCK_DDL))
+      return false;
+    if (thd->get_stmt_da()->sql_errno() != ER_LOCK_DEADLOCK || thd->killed ||
+        tries == DEADLOCK_TRIES)
+      return true;
+    thd->clear_error();
+    writes->give_back();
+    my_sleep(pause_us);
+  }
+}
 
 int go_on(void *context, uint64_t copied, uint64_t total) {
   return static_cast<const Progress *>(context)->reached(copied, total);
@@ -88,15 +121,14 @@ String describe(THD *thd) {
 bool copy(THD *thd, tp_backup *backup) {
   Progress progress(thd, "Copying Tidepool's tables to a backup", Stage::BACKING_UP);
   if (report(thd, tp_backup_copy(backup, &progress, go_on))) return true;
-  Backup_lock definitions(thd);
-  if (definitions.take(MDL_BACKUP_BLOCK_DDL) ||
+  Backup_lock writes(thd), definitions(thd);
+  if (hold_back_writes(thd, &writes, &definitions) ||
       report(thd,
              tp_backup_definitions(backup, mysql_real_data_home, strlen(mysql_real_data_home))))
     return true;
   /* Most of what was added to the log since, so that commits wait for little. */
   if (report(thd, tp_backup_copy(backup, &progress, go_on))) return true;
-  Backup_lock commits(thd);
-  if (commits.take(MDL_BACKUP_WAIT_COMMIT)) return true;
+  if (writes.raise(MDL_BACKUP_WAIT_COMMIT)) return true;
   const String info = describe(thd);
   return report(thd, tp_backup_finish(backup, info.ptr(), info.length()));
 }

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use tidepool::{Backup, Db, Error, Remedy, UNFINISHED_MARK, make_marked_dir};
 
 use crate::boundary::{TP_OK, bytes, guard};
-use crate::database::is_intermediate;
+use crate::database::{is_intermediate, is_temporary};
 
 /// Where the engine's files go.
 const ENGINE_DIR: &str = "tidepool";
@@ -67,6 +67,7 @@ impl ServerBackup {
             made: Vec::new(),
             finished: false,
         };
+        backup.databases()?;
         match fs::read_dir(dir) {
             Ok(entries) => {
                 for entry in entries {
@@ -113,24 +114,48 @@ impl ServerBackup {
         Ok(())
     }
 
-    /// Copies the server's files of the tables, from its data directory.
-    fn copy_definitions(&mut self, data_dir: &Path) -> Result<(), Error> {
+    /// The tables whose definitions belong to the backup, by database.
+    fn databases(&self) -> Result<BTreeMap<String, BTreeSet<String>>, Error> {
         let mut databases: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for name in self.db.table_names()? {
             let Some((database, table)) = name.split_once('/') else { continue };
-            // It is no table yet, and will not be one in the backup.
-            if is_intermediate(&name) {
+            // It has no definition, or not yet, and will be no table in the backup.
+            if is_temporary(&name) || is_intermediate(&name) {
                 continue;
             }
             // A partition is a table of the engine's.
             let table = table.split('#').next().unwrap_or(table);
             databases.entry(database.into()).or_default().insert(table.into());
         }
-        for (database, tables) in databases {
+        if databases.contains_key(ENGINE_DIR) {
+            return Err(Error::InvalidOption(format!(
+                "a backup has the engine's files in the directory '{ENGINE_DIR}', which is also \
+                 the directory of the database `{ENGINE_DIR}`: move its tables to another database"
+            )));
+        }
+        Ok(databases)
+    }
+
+    /// Copies the server's files of the tables, from its data directory.
+    fn copy_definitions(&mut self, data_dir: &Path) -> Result<(), Error> {
+        for (database, tables) in self.databases()? {
             let from = data_dir.join(&database);
+            let entries = match fs::read_dir(&from) {
+                Ok(entries) => entries,
+                // The start of a server on the backup makes it, from the definitions' images in the
+                // catalog.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    tracing::warn!(
+                        "the directory of the database `{database}` is missing: the backup has the \
+                         tables {tables:?} of it without their files of definitions"
+                    );
+                    continue;
+                }
+                Err(error) => return Err(failed(&from, "cannot read")(error)),
+            };
             let to = self.dir.join(&database);
             self.make_dir(&to)?;
-            for entry in fs::read_dir(&from).map_err(failed(&from, "cannot read"))? {
+            for entry in entries {
                 let path = entry.map_err(failed(&from, "cannot read"))?.path();
                 if belongs(&path, &tables).map_err(failed(&path, "cannot read"))? {
                     self.copy_file(&path, &to)?;

@@ -780,6 +780,12 @@ pub(crate) fn is_intermediate(name: &str) -> bool {
     name.rsplit('/').next().unwrap_or(name).starts_with("#sql")
 }
 
+/// Whether a table is a session's temporary one, or one that was dropped while a transaction used
+/// it: `TEMPORARY_PREFIX` of `shim/table_share.h`.
+pub(crate) fn is_temporary(name: &str) -> bool {
+    name.starts_with("#tmp/")
+}
+
 /// Whether the table of this name is one that ALTER TABLE or a partition statement has made and
 /// filled: its rename makes it known.
 fn is_copy(name: &str) -> bool {

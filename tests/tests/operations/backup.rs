@@ -23,6 +23,14 @@ fn back_up(dir: &Path) -> String {
     format!("SET GLOBAL tidepool_backup_to = '{}'", dir.display())
 }
 
+/// 1 while this connection waits for a lock of the server's.
+fn waits_for_a_lock(id: i64) -> String {
+    format!(
+        "SELECT COUNT(*) FROM information_schema.processlist
+         WHERE id = {id} AND state LIKE 'Waiting for%'"
+    )
+}
+
 /// The lines of the file that says of which moment a backup is.
 fn info(dir: &Path) -> BTreeMap<String, String> {
     let text = fs::read_to_string(dir.join("tidepool_backup_info")).expect("the file can be read");
@@ -210,9 +218,7 @@ fn what_can_not_be_backed_up_is_said_and_nothing_is_left() {
     let id = number(&mut conn, "SELECT CONNECTION_ID()");
     std::thread::scope(|scope| {
         let backup = scope.spawn(|| code_of(&mut conn, &back_up(&outside)));
-        let waits = format!(
-            "SELECT COUNT(*) FROM information_schema.processlist WHERE id = {id} AND state LIKE 'Waiting for%'"
-        );
+        let waits = waits_for_a_lock(id);
         wait_until(Duration::from_secs(60), "the backup waits", || number(&mut other, &waits) == 1);
         assert!(outside.join("tidepool/system.tpd").exists());
         // No other session waits for the statement meanwhile.
@@ -230,6 +236,95 @@ fn what_can_not_be_backed_up_is_said_and_nothing_is_left() {
     let mut conn = restricted.connect_to("test");
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 1);
     assert_eq!(code_of(&mut conn, &back_up(&server.dir().join("other"))), OPTION_PREVENTS);
+}
+
+/// Temporary tables have no definition to copy, and a database's directory may be lost.
+#[test]
+fn temporary_tables_and_lost_directories_do_not_stop_a_backup() {
+    let server = Server::start(Options::new("backup_temporary").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "INSERT INTO t VALUES (1)",
+            "CREATE TABLE used (id INT PRIMARY KEY)",
+            "CREATE TEMPORARY TABLE own (id INT PRIMARY KEY)",
+            "INSERT INTO own VALUES (1)",
+            "CREATE DATABASE lost",
+            "CREATE TABLE lost.t (id INT PRIMARY KEY)",
+            "INSERT INTO lost.t VALUES (7)",
+            "FLUSH TABLES",
+        ],
+    );
+    // Dropped while a transaction that has closed it may still read it.
+    let mut reader = server.connect_to("test");
+    run(&mut reader, &["BEGIN", "HANDLER used OPEN", "HANDLER used READ FIRST"]);
+    run(&mut reader, &["HANDLER used CLOSE"]);
+    run(&mut conn, &["DROP TABLE used"]);
+    fs::remove_dir_all(server.data_dir().join("lost")).expect("a directory");
+    let dir = server.dir().join("backup");
+    run(&mut conn, &[&back_up(&dir)]);
+    let log = server.error_log();
+    assert!(log.contains("the directory of the database `lost` is missing"), "{log}");
+    assert!(!dir.join("#tmp").exists());
+
+    let restored = restore(Options::new("backup_of_temporary"), &dir);
+    let mut conn = restored.connect_to("test");
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM t"), 1);
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM lost.t"), 7);
+}
+
+/// A lock against commits waits for such writes, and commits wait behind it.
+#[test]
+fn writes_to_a_table_without_transactions_hold_up_a_backup_and_no_commit() {
+    let server = Server::start(Options::new("backup_beside_myisam").engine(Engine::Tidepool));
+    let (mut conn, mut writer) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut conn,
+        &["CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE plain (id INT) ENGINE=MyISAM"],
+    );
+    let mut backup = server.connect_to("test");
+    let [writing, backing_up] = [&mut writer, &mut backup].map(|conn| {
+        let id = "SELECT CONNECTION_ID()";
+        number(conn, id)
+    });
+    let dir = server.dir().join("backup");
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| code_of(&mut writer, "INSERT INTO plain SELECT SLEEP(600)"));
+        let sleeps = format!(
+            "SELECT COUNT(*) FROM information_schema.processlist
+             WHERE id = {writing} AND state = 'User sleep'"
+        );
+        wait_until(Duration::from_secs(60), "the write", || number(&mut conn, &sleeps) == 1);
+        let backup = scope.spawn(|| run(&mut backup, &[&back_up(&dir)]));
+        let waits = waits_for_a_lock(backing_up);
+        wait_until(Duration::from_secs(60), "the backup waits", || number(&mut conn, &waits) == 1);
+        run(&mut conn, &["SET lock_wait_timeout = 1", "INSERT INTO t VALUES (1)"]);
+        assert!(!backup.is_finished());
+        run(&mut conn, &[&format!("KILL QUERY {writing}")]);
+        assert_eq!(write.join().expect("no panic"), QUERY_INTERRUPTED);
+        backup.join().expect("the backup succeeds");
+    });
+    let restored = restore(Options::new("backup_of_myisam"), &dir);
+    let mut conn = restored.connect_to("test");
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 1);
+}
+
+#[test]
+fn a_database_with_the_name_of_the_engines_directory_is_refused_before_anything_is_copied() {
+    let home = tempfile::tempdir().expect("a directory");
+    let option = format!("--tidepool-data-home-dir={}", home.path().join("td").display());
+    let options = Options::new("backup_of_tidepool").engine(Engine::Tidepool).arg(option);
+    let server = Server::start(options);
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE DATABASE tidepool", "CREATE TABLE tidepool.t (id INT PRIMARY KEY)"]);
+    let dir = server.dir().join("backup");
+    assert_eq!(code_of(&mut conn, &back_up(&dir)), GET_ERRMSG);
+    let said: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");
+    assert!(said[0].2.contains("the directory of the database `tidepool`"), "{said:?}");
+    assert!(!dir.exists());
+    run(&mut conn, &["RENAME TABLE tidepool.t TO test.t", &back_up(&dir)]);
 }
 
 /// The calls of which one ends the server. All that a backup changes goes by them.
