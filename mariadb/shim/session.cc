@@ -128,6 +128,20 @@ static void give_away_if_prepared(Session *session) {
   if (session->xa_prepared) give_away(session);
 }
 
+/* Under the mutex. The server's own reading of system tables, in a transaction beside, doesn't part
+   a connection from what it has prepared. */
+static bool is_parted(const Session *session) {
+  return session->thd->default_transaction.xid_state.xid_cache_element != session->xid_entry;
+}
+
+/* For what the server ends without a statement of the engine before: that may be a statement after
+   the prepared transaction was parted from the connection. */
+void give_away_if_parted(Session *session) {
+  if (likely(!session->xa_prepared)) return;
+  std::lock_guard<std::mutex> guard(prepared_mutex);
+  if (session->xa_prepared && is_parted(session)) give_away(session);
+}
+
 template <typename Is_one>
 static void give_away_each(Is_one is_one) {
   std::lock_guard<std::mutex> guard(prepared_mutex);
@@ -137,11 +151,9 @@ static void give_away_each(Is_one is_one) {
 }
 
 void give_away_parted() {
-  /* A connection doesn't end without the mutex, and parts before it lets go of its metadata locks.
-     The server's own reading of system tables, in a transaction beside, doesn't part them. */
-  give_away_each([](const Session *session) {
-    return !session->thd->default_transaction.xid_state.is_explicit_XA();
-  });
+  /* A connection doesn't end without the mutex, and parts before it lets go of its metadata
+     locks. */
+  give_away_each(is_parted);
 }
 
 int settle_last_row(Session *session) {
@@ -219,7 +231,7 @@ static size_t statement_in_utf8(uint64_t connection, char *text, size_t capacity
 static void end_transaction(Session *session) {
   if (unlikely(session->xa_prepared)) {
     std::lock_guard<std::mutex> guard(prepared_mutex);
-    forget_prepared(session);
+    if (session->xa_prepared) forget_prepared(session);
     session->xa_prepared = false;
   }
   session->in_transaction = session->in_statement = session->unsettled = session->ordered =
@@ -297,6 +309,7 @@ static int commit(THD *thd, bool all) {
   if (!session) return 0;
   sync_names(session);
   close_children(session);
+  give_away_if_parted(session);
   if (!ends_transaction(thd, all)) return end_statement(thd, session);
   if (!session->in_transaction) return 0;
   if (settle_last_row(session)) {
@@ -340,6 +353,7 @@ static int rollback(THD *thd, bool all) {
   if (!session) return 0;
   sync_names(session);
   close_children(session);
+  give_away_if_parted(session);
   if (ends_transaction(thd, all)) {
     if (!session->in_transaction) return 0;
     const int error = server_error(tp_rollback(session->transaction), thd);
@@ -391,6 +405,7 @@ static int prepare(THD *thd, bool all) {
   if (thd->transaction->xid_state.is_explicit_XA() && !session->xa_prepared) {
     std::lock_guard<std::mutex> guard(prepared_mutex);
     session->xid.assign(reinterpret_cast<char *>(xid), len);
+    session->xid_entry = thd->transaction->xid_state.xid_cache_element;
     prepared_sessions.push_back(session);
     session->xa_prepared = true;
   }

@@ -74,7 +74,8 @@ struct Session {
   bool prepared = false;
   /* XA PREPARE: the server may part it from the connection (see session.cc) */
   std::atomic<bool> xa_prepared{false};
-  std::string xid; /* then */
+  std::string xid;                 /* then */
+  const void *xid_entry = nullptr; /* then: the server's entry for it; only compared */
   int isolation = TP_REPEATABLE_READ;
   uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
   Partitions_together together;
@@ -118,8 +119,9 @@ size_t statement_of(uint64_t connection, char *text, size_t capacity, CHARSET_IN
 void close_children(Session *session);
 
 /* Informs the engine of the prepared transactions that the server has parted from their
-   connections. */
+   connections; of this connection's alone. */
 void give_away_parted();
+void give_away_if_parted(Session *session);
 
 /* Commits, durably whatever flush_log_at_trx_commit says. A result code. */
 int commit_durably(Session *session);

@@ -33,6 +33,7 @@ void sync_at_end_of_statement(THD *thd, const std::string &directory) {
   if (!thd || !mysqld_server_started) return;
   Session *session = session_of(thd);
   if (!session) return;
+  give_away_if_parted(session);
   session->unsynced.insert(directory);
   trans_register_ha(thd, false, engine.hton, 0);
 }

@@ -12,6 +12,8 @@ use tidepool_tests::sql::{check, code_of, number, rows, run};
 const TABLE_CHANGED: u16 = 1412;
 const DUPLICATE: u16 = 1062;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const ERROR_ON_RENAME: u16 = 1025;
+const ROW_IS_REFERENCED: u16 = 1451;
 
 #[test]
 fn a_snapshot_that_is_older_than_the_table_is_told_so() {
@@ -417,6 +419,65 @@ fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
     drop(conn);
     run(&mut other, &["XA COMMIT 'x'", "ALTER TABLE t FORCE, ALGORITHM=COPY"]);
     assert_eq!(number(&mut other, count), 4);
+    check(&mut other, "t");
+}
+
+/// The server's pools reset a connection between two uses, and take it for another XA transaction.
+/// What it had prepared before stays prepared, whatever statements come.
+#[test]
+fn statements_after_a_reset_give_a_prepared_transaction_no_verdict() {
+    let server = Server::start(Options::new("parted_xa").engine(Engine::Tidepool));
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "CREATE TABLE parent (id INT PRIMARY KEY)",
+            "CREATE TABLE child (id INT REFERENCES parent (id))",
+            "CREATE TRIGGER of_parent BEFORE INSERT ON parent FOR EACH ROW SET @x = 1",
+        ],
+    );
+    let prepare = |conn: &mut Conn, id: u32| {
+        let insert = format!("INSERT INTO t VALUES ({id})");
+        run(conn, &["XA START 'x'", &insert, "XA END 'x'", "XA PREPARE 'x'"]);
+        conn.reset().expect("the connection is reset");
+    };
+    let ids = "SELECT GROUP_CONCAT(id ORDER BY id) FROM t";
+    let found = |conn: &mut Conn| -> Option<String> {
+        conn.query_first::<Option<String>, _>(ids).expect("a query").expect("a row")
+    };
+
+    // A DROP that succeeds, of a table with triggers: the engine is at its end for their files.
+    run(&mut other, &["CREATE TABLE gone (id INT)"]);
+    run(&mut other, &["CREATE TRIGGER g BEFORE INSERT ON gone FOR EACH ROW SET @x = 1"]);
+    prepare(&mut conn, 1);
+    run(&mut conn, &["DROP TABLE gone"]);
+    assert_eq!(found(&mut other), None);
+    run(&mut other, &["XA ROLLBACK 'x'"]);
+    assert_eq!(found(&mut other), None);
+
+    // One that fails.
+    prepare(&mut conn, 2);
+    assert_eq!(code_of(&mut conn, "DROP TABLE parent"), ROW_IS_REFERENCED);
+    run(&mut other, &["XA COMMIT 'x'"]);
+    assert_eq!(found(&mut other).as_deref(), Some("2"));
+
+    // The next XA transaction has begun, without a word to the engine.
+    prepare(&mut conn, 3);
+    run(&mut conn, &["XA START 'y'"]);
+    for (ddl, code) in [
+        ("ALTER TABLE t FORCE, ALGORITHM=COPY", LOCK_WAIT_TIMEOUT),
+        ("RENAME TABLE t TO u", ERROR_ON_RENAME),
+        ("DROP TABLE t", LOCK_WAIT_TIMEOUT),
+    ] {
+        assert_eq!(code_of(&mut other, ddl), code, "{ddl}");
+    }
+    run(&mut conn, &["INSERT INTO parent VALUES (1)", "XA END 'y'", "XA PREPARE 'y'"]);
+    run(&mut other, &["XA COMMIT 'x'"]);
+    run(&mut conn, &["XA COMMIT 'y'"]);
+    assert_eq!(found(&mut other).as_deref(), Some("2,3"));
+    assert_eq!(number(&mut other, "SELECT COUNT(*) FROM parent"), 1);
+    run(&mut other, &["ALTER TABLE t FORCE, ALGORITHM=COPY"]);
     check(&mut other, "t");
 }
 
