@@ -22,6 +22,9 @@ void drop_temporary_tables();
 /* When the server has cleared up after a crash: writes files that a power cut took, and reports
    copies by ALTER TABLE that are still there. */
 int after_ddl_recovery();
+/* Gives a table, or one of partitions, a name that is free, because the server has something else
+   under its own: see set_forgotten_aside(). A TP_* code. */
+int make_way_for(const std::string &name, std::string *aside);
 /* Drops a table that no statement can name any more, at once or when the transactions that have
    used it are over. */
 void drop_ownerless(const std::string &name, THD *thd);

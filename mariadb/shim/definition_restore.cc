@@ -28,6 +28,7 @@
   bytes.
 */
 #include "definition_files.h"
+#include "ddl.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key.h"
@@ -192,6 +193,62 @@ void keep_image_of(const std::string &name, const Definition &files) {
   if (const int result = tp_change_tables(engine.db, &change)) server_error(result, nullptr);
 }
 
+/* The engine that a .frm file names, of the partitions if there are some; empty if it
+   is unknown. */
+std::string engine_of(const std::string &frm) {
+  constexpr uchar EXTRA_PARTITIONS_ENGINE = 1;
+  if (!is_frm_image(frm)) return {};
+  const auto *bytes = reinterpret_cast<const uchar *>(frm.data());
+  const std::string of_partitions = frm_property(frm, EXTRA_PARTITIONS_ENGINE);
+  if (!of_partitions.empty()) return of_partitions;
+  const size_t key_length =
+      uint2korr(bytes + 14) == 0xffff ? uint4korr(bytes + 47) : uint2korr(bytes + 14);
+  size_t next = uint2korr(bytes + 6) + key_length + uint2korr(bytes + 16);
+  if (next + 2 > frm.size()) return {};
+  next += 2 + uint2korr(bytes + next); /* the connect string */
+  if (next + 2 > frm.size()) return {};
+  const size_t len = uint2korr(bytes + next);
+  return next + 2 + len > frm.size() ? std::string() : frm.substr(next + 2, len);
+}
+
+/* The file of another engine's table, or of a view, in the place of ours. The server has it from a
+   statement that it executed without the plugin, or while our file was gone; or a power cut has
+   brought it back that an acknowledged ALTER TABLE … ENGINE=Tidepool had replaced. */
+bool is_of_another(const std::string &frm) {
+  constexpr char VIEW[] = "TYPE=VIEW\n";
+  if (is_prefix(frm.c_str(), VIEW)) return true;
+  const std::string found = engine_of(frm);
+  return !found.empty() && !is_same_name(found.c_str(), ENGINE_NAME);
+}
+
+/* Gives our tables other names where the server has something else under theirs, and returns those
+   for which that failed. After a crash InnoDB has removed the file of a table that it has not, so
+   with the file the table is there; other files may be what a power cut has brought back. */
+std::set<std::string> make_way(const Stored_tables &tables, bool was_clean) {
+  std::set<std::string> failed;
+  for (const auto &table : tables) {
+    const std::string &name = table.first, path = "./" + name;
+    std::string frm, aside;
+    if (!read_file(path + reg_ext, &frm) || !is_of_another(frm)) continue;
+    if (!was_clean && !is_there(path + ".ibd")) continue;
+    if (const int result = make_way_for(name, &aside); result != TP_OK) {
+      server_error(result, nullptr);
+      failed.insert(name);
+      sql_print_error(
+          "Tidepool: %s%s is of another engine's table, or of a view, and the engine has a table "
+          "of this name, too, which can't get another one",
+          path.c_str(), reg_ext);
+      continue;
+    }
+    sql_print_warning(
+        "Tidepool: %s%s is of another engine's table, or of a view: table %s was dropped while the "
+        "plugin was not loaded, or lost its file. The engine still has it. It is %s now, until "
+        "you drop it",
+        path.c_str(), reg_ext, shown(name).c_str(), shown(aside).c_str());
+  }
+  return failed;
+}
+
 void restore_table(const std::string &name, const Stored_table &table, bool was_clean) {
   const bool is_partitioned = !table.is_whole;
   const std::string path = "./" + name;
@@ -210,6 +267,11 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
   const char *const why = is_missing                ? "was lost"
                           : is_frm_image(files.frm) ? "was not the last one"
                                                     : "was not whole";
+  if (files.has_frm && is_of_another(files.frm) &&
+      rename((path + reg_ext).c_str(), (path + reg_ext + ".BAK").c_str()) == 0)
+    sql_print_warning(
+        "Tidepool: %s%s was of another engine's table, or of a view. The file is %s%s.BAK now",
+        path.c_str(), reg_ext, path.c_str(), reg_ext);
   if (image.fits(table)) {
     write_files(name, image, why);
     return;
@@ -260,27 +322,9 @@ void restore_all_options(const Stored_tables &tables) {
   }
 }
 
-/* The engine that a .frm file names, of the partitions if there are some; empty if it
-   is unknown. */
-std::string engine_of(const std::string &frm) {
-  constexpr uchar EXTRA_PARTITIONS_ENGINE = 1;
-  if (!is_frm_image(frm)) return {};
-  const auto *bytes = reinterpret_cast<const uchar *>(frm.data());
-  const std::string of_partitions = frm_property(frm, EXTRA_PARTITIONS_ENGINE);
-  if (!of_partitions.empty()) return of_partitions;
-  const size_t key_length =
-      uint2korr(bytes + 14) == 0xffff ? uint4korr(bytes + 47) : uint2korr(bytes + 14);
-  size_t next = uint2korr(bytes + 6) + key_length + uint2korr(bytes + 16);
-  if (next + 2 > frm.size()) return {};
-  next += 2 + uint2korr(bytes + next); /* the connect string */
-  if (next + 2 > frm.size()) return {};
-  const size_t len = uint2korr(bytes + next);
-  return next + 2 + len > frm.size() ? std::string() : frm.substr(next + 2, len);
-}
-
 bool is_ours(const std::string &path) {
   std::string frm;
-  return read_file(path, &frm) && is_same_name(engine_of(frm).c_str(), hton_name(engine.hton)->str);
+  return read_file(path, &frm) && is_same_name(engine_of(frm).c_str(), ENGINE_NAME);
 }
 
 std::vector<std::string> entries_of(const std::string &directory) {
@@ -373,6 +417,7 @@ void restore_partitioned_files() {
   for (const auto &table : tables) {
     if (table.second.is_whole) continue;
     Definition files = files_of(table.first);
+    if (is_of_another(files.frm)) continue;
     const bool has_frm = is_frm_image(files.frm), has_par = is_par_image(files.par);
     if (has_frm && has_par) continue;
     const Definition image = image_of(table.first);
@@ -389,7 +434,11 @@ void restore_definitions() {
   Stored_tables tables;
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
   const bool was_clean = tp_was_clean(engine.db);
-  for (const auto &table : tables) restore_table(table.first, table.second, was_clean);
+  const std::set<std::string> stay = make_way(tables, was_clean);
+  tables.clear();
+  if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
+  for (const auto &table : tables)
+    if (!stay.count(table.first)) restore_table(table.first, table.second, was_clean);
   restore_all_options(tables);
   if (!was_clean) clear_strangers(tables);
 }

@@ -9,6 +9,8 @@
 
 namespace tidepool {
 
+constexpr char ENGINE_NAME[] = "Tidepool";
+
 struct Engine {
   tp_db *db = nullptr;
   handlerton *hton = nullptr;

@@ -47,23 +47,35 @@ static int drop_stored(const std::string &name) {
   know, so it is kept, under a name that can be used in SQL. It references no table any more, else
   its rows would forbid changes of others. With `definitions` held.
 */
-static int set_forgotten_aside(THD *thd, const std::string &name) {
+static int set_forgotten_aside(const std::vector<std::string> &files, const std::string &name,
+                               std::string *aside) {
   static std::atomic<uint> count{0};
   give_away_parted();
-  Attachments nothing;
-  if (int result = foreign_keys.replace(name, {}, nothing)) return result;
-  const std::string table = "tidepool_lost_" + std::to_string(my_hrtime().val / HRTIME_RESOLUTION) +
-                            "_" + std::to_string(count++);
-  const std::string aside = database_of(name) + "/" + table;
-  Attachments attached = Attachments::of_rename(name, aside);
-  if (int result = rename_stored({{name, aside}}, attached)) return result;
-  foreign_keys.touch(name);
+  *aside = database_of(name) + "/tidepool_lost_" +
+           std::to_string(my_hrtime().val / HRTIME_RESOLUTION) + "_" + std::to_string(count++);
+  Renames renames;
+  for (const std::string &file : files) {
+    Attachments nothing;
+    if (int result = foreign_keys.replace(file, {}, nothing)) return result;
+    renames.emplace_back(file, *aside + file.substr(name.size()));
+  }
+  Attachments attached = files.front() == name ? Attachments::of_rename(name, *aside)
+                                               : Attachments::of_rename_all(name, *aside);
+  const int result = rename_stored(renames, attached);
+  if (result == TP_OK)
+    for (const std::string &file : files) foreign_keys.touch(file);
+  return result;
+}
+
+static int set_forgotten_aside(THD *thd, const std::string &name) {
+  std::string aside;
+  if (int result = set_forgotten_aside({name}, name, &aside)) return result;
   const std::string what = "the engine still had '" + name +
                            "', without a .frm file: the table was dropped while the plugin was not "
                            "loaded, or has lost its file. It is '" +
                            aside + "' now";
-  std::string db, unused;
-  server_names(aside, &db, &unused);
+  std::string db, table;
+  server_names(aside, &db, &table);
   sql_print_warning(
       "Tidepool: CREATE TABLE: %s. To remove it: DROP TABLE `%s`.`%s`. To read it: copy "
       "its old .frm file, or that of a table with the same definition, to %s.frm",
@@ -215,6 +227,13 @@ static std::vector<std::string> names_with(const std::string &prefix) {
   Names wanted{prefix, {}};
   tp_table_names(engine.db, &wanted, take_name);
   return wanted.names;
+}
+
+int make_way_for(const std::string &name, std::string *aside) {
+  std::vector<std::string> files = names_with(name + PARTITION_SEPARATOR);
+  if (files.empty()) files.push_back(name);
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  return set_forgotten_aside(files, name, aside);
 }
 
 /*

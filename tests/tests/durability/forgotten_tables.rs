@@ -91,3 +91,88 @@ fn a_table_dropped_without_the_plugin_is_back_and_one_without_its_file_is_set_as
 fn definition_alone() -> &'static str {
     "CREATE TABLE child (id INT PRIMARY KEY)"
 }
+
+/// The server has other tables under the names of tables that were dropped without the plugin: the
+/// engine gives its tables other names, and leaves the files alone.
+#[test]
+fn another_engines_table_or_a_view_keeps_its_name() {
+    let mut server = Server::start(Options::new("taken_names").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    let parts = "PARTITION BY HASH (id) PARTITIONS 2";
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "INSERT INTO t VALUES (1)",
+            &format!("CREATE TABLE p (id INT PRIMARY KEY) {parts}"),
+            "INSERT INTO p VALUES (1), (2)",
+            "CREATE TABLE v (id INT PRIMARY KEY)",
+            "INSERT INTO v VALUES (4)",
+        ],
+    );
+    drop(conn);
+    server.restart_with(&WITHOUT);
+    run(
+        &mut server.connect_to("test"),
+        &[
+            "DROP TABLE t, p, v",
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT) ENGINE=InnoDB",
+            "INSERT INTO t VALUES (10, 1)",
+            "CREATE TABLE p (id INT PRIMARY KEY) ENGINE=InnoDB",
+            "INSERT INTO p VALUES (20)",
+            "CREATE VIEW v AS SELECT 30 AS id",
+        ],
+    );
+    let sums = |server: &Server| {
+        let mut conn = server.connect_to("test");
+        ["t", "p", "v"].map(|name| number(&mut conn, &format!("SELECT SUM(id) FROM {name}")))
+    };
+    for how in ["a start", "another one", "a kill"] {
+        match how {
+            "a kill" => {
+                server.kill9();
+                server.restart();
+            }
+            _ => server.restart_with(&[]),
+        }
+        assert_eq!(sums(&server), [10, 20, 30], "after {how}");
+    }
+    // What the engine had is there under the names that the log gives.
+    let mut conn = server.connect_to("test");
+    let lost = "SELECT GROUP_CONCAT(table_name ORDER BY table_name) FROM information_schema.tables
+                WHERE table_schema = 'test' AND table_name LIKE 'tidepool_lost%'";
+    let names: String = conn.query_first(lost).expect("a query").expect("a row");
+    let mut found = Vec::new();
+    for name in names.split(',') {
+        assert!(server.error_log().contains(&format!("It is test.{name} now")), "{name}");
+        found.push(number(&mut conn, &format!("SELECT SUM(id) FROM {name}")));
+        check(&mut conn, name);
+        run(&mut conn, &[&format!("DROP TABLE {name}")]);
+    }
+    found.sort_unstable();
+    assert_eq!(found, [1, 3, 4], "{names}");
+    drop(conn);
+    server.restart_with(&[]);
+    assert_eq!(sums(&server), [10, 20, 30]);
+}
+
+/// After a crash InnoDB has removed the files of tables that it has not.
+#[test]
+fn another_engines_table_keeps_its_name_after_a_crash() {
+    let mut server = Server::start(Options::new("taken_in_a_crash").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+    drop(conn);
+    server.kill9();
+    server.restart_with(&WITHOUT);
+    run(
+        &mut server.connect_to("test"),
+        &[
+            "DROP TABLE t",
+            "CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB",
+            "INSERT INTO t VALUES (10)",
+        ],
+    );
+    server.restart_with(&[]);
+    assert_eq!(number(&mut server.connect_to("test"), "SELECT SUM(id) FROM t"), 10);
+}
