@@ -154,7 +154,7 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
     if (index != 0) {
       pk = trees()[index].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len,
                                         pk_room.get(), &pk_len);
-      if (!pk || pk_len > trees()[0].key_max()) {
+      if (!pk) {
         error = HA_ERR_CRASHED;
         break;
       }
@@ -167,6 +167,10 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
         error = result == TP_END ? HA_ERR_CRASHED : fail(result);
         break;
       }
+    }
+    if (pk_len > trees()[0].key_max()) {
+      error = HA_ERR_CRASHED;
+      break;
     }
     memcpy(clustered.get(), pk, pk_len);
     clustered_len = pk_len;

@@ -143,7 +143,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
       Texts texts;
       tp_entry found;
       const tp_read_request request{0, pk, TP_READ_NOTHING};
-      if (!row.get_texts(&texts)) {
+      if (!row.get_texts(&texts) || pk.len > trees()[0].key_max()) {
         checking.report("index " + name_of(i) + " has pending words that can't be read");
         continue;
       }
@@ -163,9 +163,10 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
   }
   while (result == TP_OK && !is_killed(&checking)) {
     expected[0]++;
-    memcpy(clustered.get(), at.key, at.key_len);
-    clustered_len = at.key_len;
-    if (decode_row(record, {at.value, at.value_len}, false)) {
+    const bool fits = at.key_len <= trees()[0].key_max();
+    if (fits) memcpy(clustered.get(), at.key, at.key_len);
+    clustered_len = fits ? at.key_len : 0;
+    if (!fits || decode_row(record, {at.value, at.value_len}, false)) {
       checking.report("a row can't be read: key " + hex(at.key, at.key_len));
     } else {
       if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_FOR_READ);
@@ -192,7 +193,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     tp_reader_set_scan(entries, i, 1);
     for (result = tp_first(entries, transaction, i, &at); result == TP_OK && !is_killed(&checking);
          result = tp_next(entries, transaction, i, &at)) {
-      if (trees()[i].fulltext() && at.key[0] == Word_codec::PENDING) continue;
+      if (trees()[i].fulltext() && at.key_len && at.key[0] == Word_codec::PENDING) continue;
       count++;
       size_t len;
       const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len,

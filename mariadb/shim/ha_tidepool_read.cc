@@ -210,6 +210,7 @@ int ha_tidepool::read_entry(uchar *buf) {
   row_read = tree == 0;
   looks_up_written = false;
   if (tree != 0) return read_secondary_entry(buf);
+  if (unlikely(entry.key_len > trees()[0].key_max())) return HA_ERR_CRASHED;
   memcpy(clustered.get(), entry.key, entry.key_len);
   clustered_len = entry.key_len;
   return decode_row(buf, {entry.value, entry.value_len}, entry.is_cut);
@@ -222,7 +223,7 @@ int ha_tidepool::read_secondary_entry(uchar *buf) {
   size_t len;
   const uchar *pk = layout.clustered_key(entry.key, entry.key_len, entry.value, entry.value_len,
                                          clustered.get(), &len);
-  if (!pk || len > trees()[0].key_max()) return HA_ERR_CRASHED;
+  if (!pk) return HA_ERR_CRASHED;
   if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
   clustered_len = len;
   if (rowid_filter_is_active && buf == table->record[0])

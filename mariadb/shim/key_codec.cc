@@ -297,6 +297,12 @@ static const uchar *value_pk(const uchar *value, const uchar *end, size_t fixed,
 
 const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const uchar *value,
                                          size_t value_len, uchar *room, size_t *len) const {
+  const uchar *const pk = find_clustered_key(key, key_len, value, value_len, room, len);
+  return pk && *len <= primary->key_max_ ? pk : nullptr;
+}
+
+const uchar *Index_layout::find_clustered_key(const uchar *key, size_t key_len, const uchar *value,
+                                              size_t value_len, uchar *room, size_t *len) const {
   const uchar *const end = key + key_len;
   if (text) {
     const uchar *const pk = text->codec().skip(key, end);
@@ -328,10 +334,12 @@ const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const
   }
   if (!at) return nullptr;
   starts[i] = at;
-  uchar *to = room;
-  for (const Piece &piece : pieces)
+  uchar *to = room, *const room_end = room + primary->key_max_;
+  for (const Piece &piece : pieces) {
+    if (starts[piece.part + 1] - starts[piece.part] > room_end - to) return nullptr;
     for (const uchar *from = starts[piece.part]; from < starts[piece.part + 1]; from++)
       *to++ = *from ^ piece.mask;
+  }
   *len = to - room;
   return room;
 }
@@ -426,7 +434,8 @@ bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const
 
 const uchar *Index_layout::bare_clustered_key(const uchar *value, size_t value_len,
                                               size_t *len) const {
-  return value_pk(value, value + value_len, primary->fixed, len);
+  const uchar *const pk = value_pk(value, value + value_len, primary->fixed, len);
+  return pk && *len <= primary->key_max_ ? pk : nullptr;
 }
 
 bool Index_layout::decode_clustered(uchar *record, const uchar *key, size_t key_len,

@@ -111,7 +111,7 @@ public:
                       bool bare) const;
 
   /* The clustered key of a secondary entry: a pointer into the entry, or into `room` (of the
-     clustered index's key_max()). nullptr: corrupt. */
+     clustered index's key_max(), and no longer than that). nullptr: corrupt. */
   const uchar *clustered_key(const uchar *key, size_t key_len, const uchar *value, size_t value_len,
                              uchar *room, size_t *len) const;
   /* The same for an entry that is known to have the clustered key in its value. */
@@ -136,6 +136,8 @@ public:
 
 private:
   Index_layout() = default;
+  const uchar *find_clustered_key(const uchar *key, size_t key_len, const uchar *value,
+                                  size_t value_len, uchar *room, size_t *len) const;
   uchar *encode_parts(uchar *to, uint first, uint last, const uchar *record, TABLE *table,
                       const uchar *row_id, Key_room &room) const;
   void measure();
