@@ -53,11 +53,22 @@ static bool check_holds(TABLE *altered, const Field *field) {
   return holds && !conditions.any_error();
 }
 
-/* Whether a value may read otherwise, or be rounded otherwise when it is computed, though the bytes
-   of those that are stored stay. */
-static bool is_shown_otherwise(const Field *was, const Field *is) {
+/* Whether a value that was there has another text. The server compares them by the column's
+   collation, and so takes another letter case for no change. */
+static bool has_other_texts(const Field *was, const Field *is) {
+  if (was->real_type() != MYSQL_TYPE_ENUM && was->real_type() != MYSQL_TYPE_SET) return false;
+  const TYPELIB *const old = static_cast<const Field_enum *>(was)->typelib;
+  const TYPELIB *const now = static_cast<const Field_enum *>(is)->typelib;
+  for (uint i = 0; i < old->count; i++)
+    if (i >= now->count || old->type_lengths[i] != now->type_lengths[i] ||
+        memcmp(old->type_names[i], now->type_names[i], old->type_lengths[i]) != 0)
+      return true;
+  return false;
+}
+
+bool is_shown_otherwise(const Field *was, const Field *is) {
   return was->decimals() != is->decimals() || was->field_length != is->field_length ||
-         ((was->flags ^ is->flags) & ZEROFILL_FLAG);
+         ((was->flags ^ is->flags) & ZEROFILL_FLAG) || has_other_texts(was, is);
 }
 
 /* Expressions go by names: one may mean a new column from here on, where it meant one that the

@@ -26,6 +26,10 @@ int auto_increment_column(const TABLE *table);
 /* Whether that is the same column as before. */
 bool same_auto_increment(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of);
 
+/* Whether a value may read otherwise, or be rounded otherwise when it is computed, though the bytes
+   of those that are stored stay. The columns are of one type. */
+bool is_shown_otherwise(const Field *was, const Field *is);
+
 /* Whether what is kept of computed values, in stored columns and in indexes, stays right, and what
    holds of the rows. `converted`, if given: columns of the new definition that get other values. */
 bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inplace_info *info,

@@ -538,15 +538,38 @@ static bool is_clustered_as(const TABLE *table, const TABLE *parted, bool is_sor
   return is_same_name(table->key_info[key].name.str, parted->key_info[other].name.str);
 }
 
+/* Whether both compute the same values of the same columns. The server has compared the columns'
+   types, and the expressions of those that are computed in `table`; it takes no notice of those
+   that are computed in the other table alone. */
+static bool is_computed_as(const TABLE *table, const TABLE *parted) {
+  if (table->s->fields != parted->s->fields) return false;
+  bool is_computed = false, is_shown_alike = true;
+  for (uint i = 0; i < table->s->fields; i++) {
+    const Field *const field = table->field[i], *const other = parted->field[i];
+    if (!field->vcol_info != !other->vcol_info || field->stored_in_db() != other->stored_in_db())
+      return false;
+    is_computed = is_computed || field->vcol_info;
+    is_shown_alike = is_shown_alike && field->real_type() == other->real_type() &&
+                     !is_shown_otherwise(field, other) && !is_shown_otherwise(other, field);
+  }
+  return !is_computed || is_shown_alike;
+}
+
 /* Columns of another length are those of can_convert_nocopy(). EXCHANGE PARTITION and CONVERT TABLE
-   ask for the table; the partitioned one is the statement's first. */
+   ask for the table; the partitioned one is the statement's first. A file keeps its encryption and
+   compression, so those of the two tables must be the same. */
 bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *, uint changes) {
   const LEX *lex = ha_thd()->lex;
   const auto asked =
       lex->alter_info.partition_flags & (ALTER_PARTITION_EXCHANGE | ALTER_PARTITION_CONVERT_IN);
   if (lex->sql_command == SQLCOM_ALTER_TABLE && asked) {
     const TABLE *parted = lex->query_tables ? lex->query_tables->table : nullptr;
-    if (!parted || !is_clustered_as(table, parted, asked & ALTER_PARTITION_CONVERT_IN))
+    if (!parted || !is_clustered_as(table, parted, asked & ALTER_PARTITION_CONVERT_IN) ||
+        !is_computed_as(table, parted) ||
+        !has_same_file_options(table->s->option_struct, parted->s->option_struct))
+      return COMPATIBLE_DATA_NO;
+    /* A partition has no constraints, and is no parent. The server sees to that in EXCHANGE. */
+    if ((asked & ALTER_PARTITION_CONVERT_IN) && foreign_keys.is_concerned(shared->name))
       return COMPATIBLE_DATA_NO;
   }
   return changes == IS_EQUAL_NO ? COMPATIBLE_DATA_NO : COMPATIBLE_DATA_YES;

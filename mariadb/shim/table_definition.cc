@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "table_definition.h"
+#include "column.h"
 #include "server_versions.h"
 #include <algorithm>
 
@@ -15,11 +16,16 @@ std::string quoted(const LEX_CSTRING &name) {
 
 void append(std::string *to, const String &text) { to->append(text.ptr(), text.length()); }
 
-bool is_indexed(const TABLE *table, const Field *field) {
-  for (uint i = 0; i < table->s->keys; i++)
-    for (uint part = 0; part < table->key_info[i].user_defined_key_parts; part++)
-      if (table->key_info[i].key_part[part].fieldnr == field->field_index + 1u) return true;
-  return false;
+/* Whether a row or an entry has what is computed of this column: it is stored itself, or in an
+   index, or a column is that is computed from it. */
+bool is_kept(const TABLE *table, const Field *field) {
+  if (field->stored_in_db()) return true;
+  const auto is_written = [](const Field *computed) {
+    return computed->stored_in_db() || (computed->flags & PART_KEY_FLAG);
+  };
+  std::vector<bool> columns(table->s->fields);
+  columns[field->field_index] = true;
+  return is_written(field) || !add_computed(table, &columns, is_written);
 }
 
 std::string of_column(const TABLE *table, const Field *field) {
@@ -36,7 +42,7 @@ std::string of_column(const TABLE *table, const Field *field) {
   if (!field->vcol_info) return says;
   says += field->stored_in_db() ? " STORED" : " VIRTUAL";
   /* What no row and no entry has is computed by the table that it is in. */
-  if (!field->stored_in_db() && !is_indexed(table, field)) return says;
+  if (!is_kept(table, field)) return says;
   StringBuffer<256> expression(system_charset_info);
   field->vcol_info->print(&expression);
   says += " AS (";

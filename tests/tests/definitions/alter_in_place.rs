@@ -633,10 +633,29 @@ fn what_is_kept_of_computed_values_follows_the_definition() {
     check(&mut conn, "u");
     run(&mut conn, &["DELETE FROM u WHERE id = 1"]);
     check(&mut conn, "u");
+    // The server compares values of ENUM and SET by their collation.
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE n (id INT PRIMARY KEY, e ENUM('a', 'b'), s SET('x', 'y'),
+               v VARCHAR(10) COLLATE utf8mb4_bin AS (e) VIRTUAL,
+               w VARCHAR(10) AS (HEX(s)) STORED, KEY (v)) COLLATE utf8mb4_general_ci",
+            "INSERT INTO n (id, e, s) VALUES (1, 'a', 'x'), (2, 'b', 'y'), (3, 'a', 'y')",
+            "ALTER TABLE n MODIFY e ENUM('A', 'b')",
+        ],
+    );
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM n FORCE INDEX (v) WHERE v = 'A'"), 4);
+    run(&mut conn, &["ALTER TABLE n MODIFY s SET('X', 'y')"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM n WHERE w = HEX(s)"), 3);
+    run(&mut conn, &["DELETE FROM n WHERE id = 1", "UPDATE n SET e = 'b' WHERE id = 3"]);
+    check(&mut conn, "n");
+    run(&mut conn, &["ALTER TABLE n MODIFY e ENUM('A', 'b', 'c'), ALGORITHM=INSTANT"]);
     // Where nothing is kept of it, nothing is copied.
     run(
         &mut conn,
         &[
+            "ALTER TABLE n DROP INDEX v, DROP COLUMN w",
+            "ALTER TABLE n MODIFY e ENUM('a', 'B', 'c'), ALGORITHM=INSTANT",
             "ALTER TABLE u DROP INDEX k",
             "ALTER TABLE u MODIFY v DOUBLE(10,6) AS (a / 3) VIRTUAL, ALGORITHM=INSTANT",
             "CREATE TABLE h (id INT PRIMARY KEY, n INT CHECK (n > 0), s VARCHAR(5) CHECK (s > ''), v INT AS (n + 1) VIRTUAL, KEY (v))",

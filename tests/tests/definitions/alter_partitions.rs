@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Options, Server};
+use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{check, number, run, sorted_rows};
 
 const NOT_SO: [u16; 2] = [1845, 1846];
+const TABLES_DIFFER: u16 = 1736;
 
 /// The code of the error; 0 if there is none.
 fn answer(conn: &mut Conn, statement: &str) -> u16 {
@@ -575,6 +576,70 @@ fn a_table_with_keys_in_another_order_is_exchanged() {
         &["DELETE FROM p WHERE b = 6 AND a = 5", "ALTER TABLE p CONVERT PARTITION p2 TO TABLE n"],
     );
     check(&mut conn, "n");
+}
+
+/// The server compares the columns of the two tables, and the expressions of the one that has no
+/// partitions.
+#[test]
+fn tables_that_differ_in_what_the_server_does_not_compare_are_not_exchanged() {
+    let server = Server::start(Options::new("exchange_refused").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    let in_parts = "PARTITION BY RANGE (id)
+        (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))";
+    for (parted, plain) in [
+        ("b INT AS (a + 1) VIRTUAL", "b INT"),
+        ("b INT AS (a + 1) STORED", "b INT"),
+        ("b INT AS (a + 1) VIRTUAL, KEY (b)", "b INT, KEY (b)"),
+        ("b INT", "b INT AS (a + 1) VIRTUAL"),
+        ("e ENUM('A'), v VARBINARY(9) AS (e) STORED", "e ENUM('a'), v VARBINARY(9) AS (e) STORED"),
+    ] {
+        run(
+            &mut conn,
+            &[
+                &format!("CREATE TABLE p (id INT PRIMARY KEY, a INT, {parted}) {in_parts}"),
+                &format!("CREATE TABLE s (id INT PRIMARY KEY, a INT, {plain})"),
+                "INSERT INTO p (id, a) VALUES (1, 1)",
+                "INSERT INTO s (id, a) VALUES (2, 2)",
+            ],
+        );
+        let exchange = "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE s";
+        assert_eq!(answer(&mut conn, exchange), TABLES_DIFFER, "{parted}");
+        let convert = "ALTER TABLE p CONVERT TABLE s TO PARTITION p2 VALUES LESS THAN (300)";
+        assert_eq!(answer(&mut conn, convert), TABLES_DIFFER, "{parted}");
+        assert_eq!(number(&mut conn, "SELECT SUM(id) FROM p"), 1, "{parted}");
+        assert_eq!(number(&mut conn, "SELECT SUM(id) FROM s"), 2, "{parted}");
+        run(&mut conn, &["DROP TABLE p, s"]);
+    }
+    // A file is compressed and encrypted as it is, and a partition has no foreign keys.
+    run(
+        &mut conn,
+        &[
+            &format!("CREATE TABLE p (id INT PRIMARY KEY, a INT) COMPRESSION='ZSTD' {in_parts}"),
+            "CREATE TABLE s (id INT PRIMARY KEY, a INT)",
+        ],
+    );
+    let exchange = "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE s";
+    assert_eq!(answer(&mut conn, exchange), TABLES_DIFFER);
+    run(&mut conn, &["ALTER TABLE p COMPRESSION=DEFAULT", exchange]);
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE parent (id INT PRIMARY KEY)",
+            "CREATE TABLE n (id INT PRIMARY KEY, a INT, FOREIGN KEY (id) REFERENCES parent (id))",
+        ],
+    );
+    for table in ["n", "parent"] {
+        let convert = format!(
+            "ALTER TABLE {} CONVERT TABLE {table} TO PARTITION p2 VALUES LESS THAN (300)",
+            if table == "n" { "p" } else { "q" }
+        );
+        if table == "parent" {
+            run(&mut conn, &[&format!("CREATE TABLE q (id INT PRIMARY KEY) {in_parts}")]);
+        }
+        assert_eq!(answer(&mut conn, &convert), TABLES_DIFFER, "{table}");
+    }
+    run(&mut conn, &["INSERT INTO parent VALUES (250)", "INSERT INTO n VALUES (250, 1)"]);
+    assert_eq!(answer(&mut conn, "DELETE FROM parent"), 1451);
 }
 
 /// Without a PRIMARY KEY the first unique key places the rows: that can't change with the order of
