@@ -77,6 +77,44 @@ void pre_shutdown() {
   _exit(EXIT_FAILURE);
 }
 
+my_bool make_mandatory(THD *, plugin_ref plugin, void *) {
+  if (is_same_name(plugin_name(plugin)->str, ENGINE_NAME))
+    plugin_ref_to_int(plugin)->load_option = PLUGIN_FORCE;
+  return false;
+}
+
+/* A server that is configured to have the engine does not start without it, as it does not without
+   InnoDB. It would settle its binary log, and transactions over two engines, with the other engines
+   alone, and take those prepared here for a mistake later, or roll them back, though they were
+   acknowledged. */
+int refuse_start() {
+  if (mysqld_server_started) return 1;
+  plugin_foreach_with_mask(nullptr, make_mandatory, MYSQL_STORAGE_ENGINE_PLUGIN,
+                           PLUGIN_IS_UNINITIALIZED, nullptr);
+  sql_print_error(
+      "Tidepool: the server does not start without the engine: it would settle transactions of the "
+      "last run without it. To start all the same, with the engine's tables out of reach: "
+      "--tidepool=OFF");
+  return 1;
+}
+
+/* What is missing until the next start, if the plugin is loaded while the server runs. */
+void warn_of_late_start() {
+  if (!opt_bin_log)
+    sql_print_warning(
+        "Tidepool: restart the server before you use XA transactions, or transactions over two "
+        "engines: until then the server has no log for them, and XA PREPARE keeps nothing");
+  size_t prepared = 0;
+  tp_recovered_xids(engine.db, &prepared, [](void *count, const uint8_t *, size_t) {
+    ++*static_cast<size_t *>(count);
+  });
+  if (prepared)
+    sql_print_warning(
+        "Tidepool: %zu transactions are prepared, and hold their locks: the server asks for such "
+        "at its start only. Restart it with the plugin in its configuration",
+        prepared);
+}
+
 int start(void *p) {
   auto *hton = static_cast<handlerton *>(p);
   engine.hton = hton;
@@ -93,7 +131,7 @@ int start(void *p) {
     String text = last_error_text();
     sql_print_error("Tidepool: can't open %s: %s", dir, text.c_ptr_safe());
     engine.db = nullptr;
-    return 1;
+    return refuse_start();
   }
   /* Our directory in the server's data directory is not a database. */
   if (is_default_home_dir()) ignore_db_dirs_append(DEFAULT_HOME_DIR);
@@ -127,11 +165,12 @@ int start(void *p) {
       sql_print_error("Tidepool: can't end the restore of a backup: %s", text.c_ptr_safe());
       tp_close(engine.db);
       engine.db = nullptr;
-      return 1;
+      return refuse_start();
     }
   }
   foreign_keys.load();
   restore_partitioned_files();
+  if (mysqld_server_started) warn_of_late_start();
   return 0;
 }
 
@@ -158,7 +197,7 @@ st_mysql_storage_engine storage_engine = {MYSQL_HANDLERTON_INTERFACE_VERSION};
 maria_declare_plugin(tidepool){
     MYSQL_STORAGE_ENGINE_PLUGIN,
     &tidepool::storage_engine,
-    "Tidepool",
+    tidepool::ENGINE_NAME,
     "the Tidepool authors",
     "Transactions, row locks, crash safety, and a buffer pool that looks after itself",
     PLUGIN_LICENSE_GPL,

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{number, run};
 
@@ -73,6 +74,52 @@ fn a_server_with_tables_does_not_start_on_an_engine_directory_that_is_new() {
     server.set_args(vec![home(&mount.join("engine"))]);
     server.launch().expect("the directory is there now");
     assert_eq!(number(&mut server.connect_to("test"), "SELECT COUNT(*) FROM t"), 0);
+}
+
+/// It would settle what was only prepared in the last run with the other engines alone.
+#[test]
+fn a_server_whose_default_is_another_engine_does_not_start_without_this_one() {
+    let mut server = Server::create(Options::new("mandatory").engine(Engine::Tidepool));
+    let nowhere = home(&server.dir().join("nowhere/engine"));
+    server.set_args(vec![nowhere.clone(), "--default-storage-engine=InnoDB".into()]);
+    refuses_to_start(&mut server, "the server does not start without the engine");
+    server.set_args(vec![
+        nowhere,
+        "--default-storage-engine=InnoDB".into(),
+        "--tidepool=OFF".into(),
+    ]);
+    server.launch().expect("it starts without the engine");
+}
+
+/// The server begins its log for transactions over two engines at its start only.
+#[test]
+fn a_plugin_that_is_loaded_late_says_what_is_missing() {
+    let mut server = Server::create(Options::new("loaded_late").engine(Engine::InnoDb));
+    let dir = format!("--plugin-dir={}", Environment::get().plugin_dir().display());
+    server.set_args(vec![dir.clone(), "--plugin-load-add=ha_tidepool.so".into()]);
+    server.launch().expect("a start with the plugin");
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY) ENGINE=Tidepool",
+            "XA START 'x'",
+            "INSERT INTO t VALUES (1)",
+            "XA END 'x'",
+            "XA PREPARE 'x'",
+        ],
+    );
+    drop(conn);
+    server.kill9();
+    server.set_args(vec![dir]);
+    server.launch().expect("a start without the plugin");
+    run(&mut server.connect(), &["INSTALL SONAME 'ha_tidepool'"]);
+    let log = server.error_log();
+    assert!(log.contains("restart the server before you use XA transactions"), "{log}");
+    assert!(log.contains("1 transactions are prepared"), "{log}");
+    server.restart();
+    run(&mut server.connect(), &["XA COMMIT 'x'"]);
+    assert_eq!(number(&mut server.connect_to("test"), "SELECT COUNT(*) FROM t"), 1);
 }
 
 #[test]
