@@ -135,12 +135,13 @@ bool fulltext_settings_of_session(THD *thd, const Fulltext_index &index,
   settings->chars_min = static_cast<uint16>(variables.token_size_min);
   settings->chars_max = static_cast<uint16>(variables.token_size_max);
   settings->listed.clear();
-  settings->stopwords = !variables.uses_stopwords  ? Fulltext_settings::NO_STOPWORDS
-                        : variables.stopword_table ? Fulltext_settings::LISTED_STOPWORDS
-                                                   : Fulltext_settings::BUILT_IN_STOPWORDS;
+  settings->stopwords = !variables.uses_stopwords          ? Fulltext_settings::NO_STOPWORDS
+                        : variables.stopword_table.empty() ? Fulltext_settings::BUILT_IN_STOPWORDS
+                                                           : Fulltext_settings::LISTED_STOPWORDS;
   if (settings->stopwords != Fulltext_settings::LISTED_STOPWORDS) return true;
-  if (variables.stopword_table_is_own && !may_read(thd, variables.stopword_table)) return false;
-  return Stopword_table(thd, variables.stopword_table).read(index, &settings->listed);
+  if (variables.stopword_table_is_own && !may_read(thd, variables.stopword_table.c_str()))
+    return false;
+  return Stopword_table(thd, variables.stopword_table.c_str()).read(index, &settings->listed);
 }
 
 } // namespace tidepool

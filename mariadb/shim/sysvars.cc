@@ -79,6 +79,22 @@ int check_enum(const TYPELIB &names, void *save, st_mysql_value *value) {
   return 0;
 }
 
+/* An update function holds the lock of all variables, for which each new connection waits. What may
+   take long is done without it; the session keeps the plugin in use. */
+class Without_lock_of_variables {
+public:
+  Without_lock_of_variables() { mysql_mutex_unlock(&LOCK_global_system_variables); }
+  Without_lock_of_variables(const Without_lock_of_variables &) = delete;
+  Without_lock_of_variables &operator=(const Without_lock_of_variables &) = delete;
+  ~Without_lock_of_variables() { mysql_mutex_lock(&LOCK_global_system_variables); }
+};
+
+template <typename Work>
+int without_lock_of_variables(Work work) {
+  const Without_lock_of_variables unlocked;
+  return work();
+}
+
 /* The variable changes if the engine takes the value. */
 template <typename T>
 void apply(THD *thd, void *variable, const void *value, int result) {
@@ -95,8 +111,10 @@ void set_flush_log(THD *thd, st_mysql_sys_var *, void *variable, const void *val
 }
 
 void set_redo_capacity(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
-  apply<ulonglong>(thd, variable, value,
-                   tp_set_redo_capacity(engine.db, *static_cast<const ulonglong *>(value)));
+  const ulonglong bytes = *static_cast<const ulonglong *>(value);
+  apply<ulonglong>(thd, variable, value, without_lock_of_variables([bytes] {
+                     return tp_set_redo_capacity(engine.db, bytes);
+                   }));
 }
 
 /* As InnoDB: what is too small becomes the minimum, with a warning. 0 is not small: it means
@@ -209,6 +227,7 @@ void set_dump_at_shutdown(THD *thd, st_mysql_sys_var *, void *variable, const vo
 template <tp_hot_list_order ORDER>
 void order_hot_list(THD *thd, st_mysql_sys_var *, void *, const void *value) {
   if (!*static_cast<const my_bool *>(value)) return;
+  const Without_lock_of_variables unlocked;
   if (const int result = tp_hot_list(engine.db, ORDER); result != TP_OK) server_error(result, thd);
 }
 
@@ -225,7 +244,9 @@ void set_page_compression(THD *thd, st_mysql_sys_var *, void *variable, const vo
 
 void set_compressed_tier(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const auto which = static_cast<uint8_t>(*static_cast<const ulong *>(value));
-  apply<ulong>(thd, variable, value, tp_set_compressed_tier(engine.db, which));
+  apply<ulong>(thd, variable, value, without_lock_of_variables([which] {
+                 return tp_set_compressed_tier(engine.db, which);
+               }));
 }
 
 /* Without a key, no table could be made any more. */
@@ -657,9 +678,15 @@ bool refuses_lost_updates() { return lost_update_check; }
 Fulltext_variables session_fulltext_variables(THD *thd) {
   const char *const own = THDVAR(thd, ft_user_stopword_table);
   const bool has_own = own && *own;
-  const char *const table = has_own ? own : ft_server_stopword_table;
+  std::string table(has_own ? own : "");
+  if (!has_own) {
+    /* SET GLOBAL frees the text that was there, under this lock. */
+    mysql_mutex_lock(&LOCK_global_system_variables);
+    if (ft_server_stopword_table) table = ft_server_stopword_table;
+    mysql_mutex_unlock(&LOCK_global_system_variables);
+  }
   return {ft_min_token_size, ft_max_token_size, THDVAR(thd, ft_enable_stopword) != 0,
-          table && *table ? table : nullptr, has_own};
+          std::move(table), has_own};
 }
 
 const char *session_backup_incremental_from(THD *thd) {

@@ -32,7 +32,7 @@ const char *session_backup_incremental_from(THD *thd);
 struct Fulltext_variables {
   ulong token_size_min, token_size_max;
   bool uses_stopwords;
-  const char *stopword_table; /* the session's, or the server's; nullptr: neither names one */
+  std::string stopword_table; /* the session's, or the server's; empty: neither names one */
   bool stopword_table_is_own; /* the session names it */
 };
 Fulltext_variables session_fulltext_variables(THD *thd);
