@@ -22,6 +22,7 @@
 #include "errors.h"
 #include "ha_tidepool.h"
 #include "progress.h"
+#include "synced_names.h"
 #include "table_definition.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -164,8 +165,10 @@ int ha_tidepool::begin_export() {
                              Export_progress::go_on);
   }
   ::close(fd);
-  if (result == TP_OK) return 0;
+  if (result == TP_OK && sync_directory("./" + database_of(name))) return 0;
+  const int errno_of_sync = errno;
   end_export();
+  if (result == TP_OK) return report_file(name, "made durable", errno_of_sync);
   return report(thd, result, "the table was not exported");
 }
 

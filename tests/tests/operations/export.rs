@@ -248,6 +248,22 @@ fn another_definition_is_refused_and_the_difference_named() {
     drop((from, to));
 }
 
+/// The other server would have rows that this one has lost.
+#[test]
+fn rows_of_an_export_survive_a_crash_where_they_came_from() {
+    let options = Options::new("export_then_crash").engine(Engine::Tidepool);
+    let (mut server, mut conn) = start(options.arg("--tidepool-flush-log-at-trx-commit=0"));
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+    for id in 2..6 {
+        let insert = format!("INSERT INTO shop.t VALUES ({id})");
+        run(&mut conn, &[&insert, "FLUSH TABLES shop.t FOR EXPORT"]);
+        server.kill9();
+        server.restart();
+        conn = server.connect();
+        assert_eq!(number(&mut conn, "SELECT MAX(id) FROM shop.t"), id);
+    }
+}
+
 /// The blocks of an export with another key in the place of the first entry's; the checksums fit.
 fn with_first_key(export: &[u8], key: &[u8]) -> Vec<u8> {
     let u32_at = |at: usize| u32::from_le_bytes(export[at..at + 4].try_into().expect("4 bytes"));
