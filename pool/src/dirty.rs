@@ -216,10 +216,12 @@ impl DirtyQueue {
         if lsn == 0 || descriptor.flushing.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        queues.aside.remove(&(lsn, frame));
-        assert!(queues.in_flight.insert((lsn, frame)), "a page is in flight once");
+        // Before the first change: who panics here leaves the page as dirty as it was.
         let dirty = shard.count.load(Ordering::Relaxed);
-        assert!(dirty >= queues.in_flight.len() as u64, "a page in flight counts as dirty");
+        assert!(dirty > queues.in_flight.len() as u64, "a page in flight counts as dirty");
+        assert!(!queues.in_flight.contains(&(lsn, frame)), "a page is in flight once");
+        queues.aside.remove(&(lsn, frame));
+        queues.in_flight.insert((lsn, frame));
         descriptor.flushing.store(lsn, Ordering::Release);
         descriptor.rec_lsn.store(0, Ordering::Release);
         debug_assert!(self.is_in_one_place(frames, frame, &queues));

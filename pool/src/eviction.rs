@@ -84,13 +84,11 @@ impl Evictor {
         let spaces = self.core.spaces.read();
         let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
         let Some(word) = word else { return Eviction::Busy };
-        let Ok(latched) = word.try_lock(Wants::Exclusive) else { return Eviction::Busy };
-        if latched.latched_frame() != frame {
-            word.unlock_exclusive(false);
+        let Ok(latch) = word.try_latch(Wants::Exclusive) else { return Eviction::Busy };
+        if latch.frame() != frame {
             return Eviction::Busy;
         }
         if descriptor.is_dirty() {
-            word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
         debug_assert_eq!(descriptor.page(), Some(id), "word and frame name each other");
@@ -104,6 +102,8 @@ impl Evictor {
             self.leave_for_tier(id, space.tier_key(id.no), frame, images);
         }
         self.core.replacement.remove(frame);
+        // It has no list now: if it can't leave its frame, no thread may have it.
+        let word = latch.keep();
         let is_awaited = word.load().has_waiters();
         self.core.vacate(word, frame);
         if let Some(began) = began.filter(|_| is_awaited) {

@@ -97,6 +97,50 @@ impl Word {
     }
 }
 
+/// A latch that is given back when this goes, be it by a panic.
+pub(crate) struct Latch<'a> {
+    word: &'a PageWord,
+    latched: Word,
+    wants: Wants,
+    /// The bytes, or what frame they are in, may have changed.
+    changed: bool,
+}
+
+impl<'a> Latch<'a> {
+    fn new(word: &'a PageWord, latched: Word, wants: Wants) -> Latch<'a> {
+        Latch { word, latched, wants, changed: false }
+    }
+
+    /// What the word was when it was latched.
+    pub(crate) fn latched(&self) -> Word {
+        self.latched
+    }
+
+    /// The frame that holds the page.
+    pub(crate) fn frame(&self) -> u32 {
+        self.latched.latched_frame()
+    }
+
+    /// Readers without a latch are to read again.
+    pub(crate) fn set_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// The word, whose latch is the caller's to give back.
+    pub(crate) fn keep(self) -> &'a PageWord {
+        std::mem::ManuallyDrop::new(self).word
+    }
+}
+
+impl Drop for Latch<'_> {
+    fn drop(&mut self) {
+        match self.wants {
+            Wants::Shared => self.word.unlock_shared(),
+            Wants::Exclusive => self.word.unlock_exclusive(self.changed),
+        }
+    }
+}
+
 /// Why a latch could not be had at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unavailable {
@@ -189,6 +233,22 @@ impl PageWord {
                 return Some(latched);
             }
         }
+    }
+
+    /// [`PageWord::try_lock`], as a value that gives the latch back.
+    pub(crate) fn try_latch(&self, wants: Wants) -> Result<Latch<'_>, Unavailable> {
+        self.try_lock(wants).map(|latched| Latch::new(self, latched, wants))
+    }
+
+    /// [`PageWord::lock_exclusive`], as a value that gives the latch back.
+    pub(crate) fn latch_exclusive(&self) -> Option<Latch<'_>> {
+        self.lock_exclusive().map(|latched| Latch::new(self, latched, Wants::Exclusive))
+    }
+
+    /// [`PageWord::try_upgrade`] to the exclusive latch, as a value that gives it back.
+    pub(crate) fn try_relatch(&self, seen: Word) -> Option<Latch<'_>> {
+        let latched = self.try_upgrade(seen, Wants::Exclusive)?;
+        Some(Latch::new(self, latched, Wants::Exclusive))
     }
 
     /// Whether what was read since `seen` was loaded is what the page held at that moment.

@@ -48,6 +48,8 @@ mod mirror;
 mod page_compression;
 mod page_guard;
 mod page_view;
+#[cfg(test)]
+mod panic_tests;
 mod pool;
 mod pool_core;
 mod priority;

@@ -29,7 +29,7 @@ use crate::error::Result;
 use crate::eviction::{Evictor, NEAR_DEPTH};
 use crate::latch::PageWord;
 use crate::page::{self, PageId, PageType};
-use crate::pool_core::PoolCore;
+use crate::pool_core::{Loading, PoolCore};
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::{count, note_prefetched};
@@ -134,30 +134,24 @@ pub struct Warmed {
     pub tried: usize,
 }
 
-/// A page being read. It is exclusively latched from [`ReadAhead::begin_read`] to
-/// [`ReadAhead::finish_read`] or [`PoolCore::abandon`], and this is the only value through which
-/// its frame is reached until then.
-struct Reading {
+/// A page being read. If this goes before [`ReadAhead::finish_read`], the page is absent again.
+struct Reading<'a> {
     id: PageId,
     access: Access,
-    frame: u32,
-    space: Arc<Space>,
+    space: &'a Space,
+    loading: Loading<'a>,
     /// Its bytes came from the compressed tier, not from its file.
     was_in_tier: bool,
 }
 
-impl Reading {
-    fn word(&self) -> &PageWord {
-        self.space.existing_word(self.id.no).expect("the page was installed in its word")
-    }
-
+impl Reading<'_> {
     /// The bytes of the page's frame, to be filled.
     fn bytes<'a>(&'a mut self, core: &'a PoolCore) -> &'a mut [u8] {
         #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
         // SAFETY: the page is exclusively latched on behalf of this value, which is borrowed
         // mutably.
         unsafe {
-            core.frames.bytes_mut(self.frame)
+            core.frames.bytes_mut(self.loading.frame())
         }
     }
 }
@@ -200,7 +194,7 @@ impl ReadAhead {
         buffer: &mut [u8],
     ) -> Warmed {
         let mut warmed = Warmed { pages: 0, tried: pages.len() };
-        let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
+        let mut batch: Vec<(Reading<'_>, u8)> = Vec::with_capacity(pages.len());
         let in_file = pages.iter().take_while(|page| page.0 < space.page_count());
         for (at, &(no, heat)) in in_file.enumerate() {
             let Ok(word) = space.word(no) else { continue };
@@ -217,17 +211,15 @@ impl ReadAhead {
                 Err(_) => break,
             }
         }
-        let mut reading: Vec<&mut Reading> = batch.iter_mut().map(|(page, _)| page).collect();
+        let mut reading: Vec<&mut Reading<'_>> = batch.iter_mut().map(|(page, _)| page).collect();
         let arrived = self.read_pages(space.file(), &mut reading, buffer);
-        for ((page, heat), arrived) in batch.iter_mut().zip(arrived) {
+        for ((mut page, heat), arrived) in batch.into_iter().zip(arrived) {
             let bytes = page.bytes(&self.core);
             let is_usable = arrived && page::page_type(bytes) != PageType::FREE;
-            if !is_usable || self.core.verify(space, page.id.no, page.bytes(&self.core)).is_err() {
-                self.core.abandon(page.word(), page.frame);
-                continue;
+            if is_usable && self.is_sound(&mut page) {
+                self.finish_read(page, Some(heat));
+                warmed.pages += 1;
             }
-            self.finish_read(page, Some(*heat));
-            warmed.pages += 1;
         }
         self.core.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
         warmed
@@ -238,21 +230,22 @@ impl ReadAhead {
     fn read_pages(
         &self,
         file: &PackedFile,
-        pages: &mut [&mut Reading],
+        pages: &mut [&mut Reading<'_>],
         buffer: &mut [u8],
     ) -> Vec<bool> {
         let count = pages.len();
         const READ: &str = "a read of pages";
         let read = || {
             for page in pages.iter_mut() {
-                let space = page.space.clone();
-                page.was_in_tier = self.tier.read(&space, page.id.no, page.bytes(&self.core));
+                let space = page.space;
+                page.was_in_tier = self.tier.read(space, page.id.no, page.bytes(&self.core));
             }
-            let mut in_file: Vec<&mut Reading> =
+            let mut in_file: Vec<&mut Reading<'_>> =
                 pages.iter_mut().map(|page| &mut **page).filter(|page| !page.was_in_tier).collect();
             let arrived = self.read_images(file, &mut in_file, buffer);
             let mut arrived = arrived.into_iter();
-            let came = |page: &&mut Reading| page.was_in_tier || arrived.next().unwrap_or(false);
+            let came =
+                |page: &&mut Reading<'_>| page.was_in_tier || arrived.next().unwrap_or(false);
             pages.iter().map(came).collect()
         };
         catch_panic(READ, read).unwrap_or_else(|| vec![false; count])
@@ -261,7 +254,7 @@ impl ReadAhead {
     fn read_images(
         &self,
         file: &PackedFile,
-        pages: &mut [&mut Reading],
+        pages: &mut [&mut Reading<'_>],
         buffer: &mut [u8],
     ) -> Vec<bool> {
         let mut arrived = vec![false; pages.len()];
@@ -320,41 +313,54 @@ impl ReadAhead {
 
     /// Makes an absent page resident in `frame`, exclusively latched, to be read. `None` (and the
     /// frame is given back): it is not absent any more.
-    fn begin_read(
-        &self,
-        space: &Arc<Space>,
-        word: &PageWord,
+    fn begin_read<'a>(
+        &'a self,
+        space: &'a Space,
+        word: &'a PageWord,
         no: u32,
         access: Access,
         frame: u32,
-    ) -> Result<Option<Reading>> {
-        let is_ours = self.core.install(space, word, no, frame)?;
+    ) -> Result<Option<Reading<'a>>> {
+        let loading = self.core.install(space, word, no, frame)?;
         let id = PageId::new(space.id(), no);
-        Ok(is_ours.then(|| Reading { id, access, frame, space: space.clone(), was_in_tier: false }))
+        Ok(loading.map(|loading| Reading { id, access, space, loading, was_in_tier: false }))
+    }
+
+    /// Whether a page that came is as it was written. No query has asked for it: where the check
+    /// itself fails, the page is read again, by the query that wants it.
+    fn is_sound(&self, page: &mut Reading<'_>) -> bool {
+        let (space, no) = (page.space, page.id.no);
+        let verify = || self.core.verify(space, no, page.bytes(&self.core)).is_ok();
+        catch_panic("a check of a page", verify).unwrap_or(false)
     }
 
     /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an
     /// earlier life, if that is known.
-    fn finish_read(&self, page: &mut Reading, heat: Option<u8>) {
-        self.core.assert_readable(page.frame, page.id, page.bytes(&self.core));
-        self.core.admit(page.frame, page.id, page.access);
+    fn finish_read(&self, mut page: Reading<'_>, heat: Option<u8>) {
+        let (frame, id, access) = (page.loading.frame(), page.id, page.access);
+        self.core.assert_readable(frame, id, page.bytes(&self.core));
+        page.loading.admit(id, access);
         if let Some(heat) = heat {
-            self.core.replacement.warm(page.frame, heat);
+            self.core.replacement.warm(frame, heat);
         }
-        page.word().unlock_exclusive(true);
+        page.loading.finish().unlock_exclusive(true);
     }
 
-    /// Takes frames for the pages that are still absent, in file order.
-    fn begin_batch(&self, wanted: &[Wanted]) -> Vec<Reading> {
-        let mut batch: Vec<Reading> = Vec::with_capacity(wanted.len());
-        for &(id, access) in wanted {
-            let Some(space) = self.core.space(id.space) else { continue };
+    /// Takes frames for the pages that are still absent, in file order. `spaces` are theirs.
+    fn begin_batch<'a>(
+        &'a self,
+        wanted: &[Wanted],
+        spaces: &'a [Option<Arc<Space>>],
+    ) -> Vec<Reading<'a>> {
+        let mut batch: Vec<Reading<'_>> = Vec::with_capacity(wanted.len());
+        for (&(id, access), space) in wanted.iter().zip(spaces) {
+            let Some(space) = space else { continue };
             let Ok(word) = space.word(id.no) else { continue };
             if word.load().frame().is_some() || space.is_closed() {
                 continue;
             }
             let Some(frame) = self.evictor.take_frame_at_once(NEAR_DEPTH) else { break };
-            let page = self.begin_read(&space, word, id.no, access, frame);
+            let page = self.begin_read(space, word, id.no, access, frame);
             batch.extend(page.ok().flatten());
         }
         batch.sort_unstable_by_key(|page| (page.id.space, page.id.no));
@@ -363,24 +369,25 @@ impl ReadAhead {
 
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
         let mut buffer = self.buffer.lock();
-        let mut batch = self.begin_batch(wanted);
+        let spaces: Vec<_> = wanted.iter().map(|(id, _)| self.core.space(id.space)).collect();
+        let mut batch = VecDeque::from(self.begin_batch(wanted, &spaces));
         let (mut came, mut read) = (0, 0);
-        for pages in batch.chunk_by_mut(|a, b| a.id.space == b.id.space) {
-            let space = pages[0].space.clone();
+        while let Some(first) = batch.front() {
+            let space = first.space;
+            let of_space = batch.iter().take_while(|page| page.id.space == space.id()).count();
+            let mut pages: Vec<Reading<'_>> = batch.drain(..of_space).collect();
             let size = self.core.page_size().bytes();
             let room = buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size));
-            let mut reading: Vec<&mut Reading> = pages.iter_mut().collect();
+            let mut reading: Vec<&mut Reading<'_>> = pages.iter_mut().collect();
             let arrived = self.read_pages(space.file(), &mut reading, room);
-            for (page, arrived) in pages.iter_mut().zip(arrived) {
-                let no = page.id.no;
-                if !arrived || self.core.verify(&space, no, page.bytes(&self.core)).is_err() {
+            for (mut page, arrived) in pages.into_iter().zip(arrived) {
+                if !arrived || !self.is_sound(&mut page) {
                     count(&self.core.counters.read_errors);
-                    self.core.abandon(page.word(), page.frame);
                     continue;
                 }
-                self.finish_read(page, None);
                 came += 1;
                 read += u64::from(!page.was_in_tier);
+                self.finish_read(page, None);
             }
         }
         self.core.counters.read_ahead.fetch_add(read, Ordering::Relaxed);

@@ -23,6 +23,7 @@
 //! Waves start small, so that the first extent goes back within a millisecond or so, and grow. So
 //! what leaves the pool is what is coldest in it, not what happens to lie in the extents that go.
 //! Every wave chooses the marked anew: a page that stays latched makes its extent the last choice.
+//! A limit that falls again while a wave goes on changes nothing about that wave.
 //!
 //! # Contents
 //! Here: what is asked for and reported, and what a slice does next. `coldest`: what leaves the
@@ -161,6 +162,8 @@ impl Resize {
 struct Worker {
     /// The limit that all this is about.
     limit: Option<u32>,
+    /// Whether the pool was within it, so that the next resize is another one.
+    is_done: bool,
     /// The marked extents that are being emptied.
     wave: Vec<u32>,
     /// Where in the wave the next slice goes on.
@@ -182,12 +185,35 @@ struct Worker {
     depth: usize,
     /// Frames of pages that were clean when last seen, far from the cold end; the coldest is last.
     found: Vec<u32>,
+    /// How many more pages the walk looks at that finds such pages; 0 if none is under way.
+    far_left: usize,
     /// What is looked for in swap.
     sweep: Sweep,
     /// Whether the present slice has evicted a page or given memory back (a page that moves may
     /// move back again), and since when none has after one was blocked.
     worked: bool,
     blocked_since: Option<Instant>,
+}
+
+impl Worker {
+    /// The pool has another limit. A shrink that is under way goes on if that is a lower one: a
+    /// pool whose target falls twenty times a second would else never get beyond the search for
+    /// pages that may leave.
+    fn begin(&mut self, limit: u32) {
+        let goes_on = !self.is_done && self.limit.is_some_and(|before| limit < before);
+        if !goes_on {
+            *self = Worker {
+                wave_len: 1,
+                depth: SLICE_PAGES,
+                sweep: self.sweep.again(),
+                ..Worker::default()
+            };
+        } else if !self.sweep.finds_any() {
+            // Pages may have gone to swap since.
+            self.sweep = self.sweep.again();
+        }
+        self.limit = Some(limit);
+    }
 }
 
 /// Pages that a pass could not move.
@@ -333,13 +359,7 @@ impl Resize {
         let limit = frames.limit();
         if worker.limit != Some(limit) {
             self.tier.fit_replacement();
-            *worker = Worker {
-                limit: Some(limit),
-                wave_len: 1,
-                depth: SLICE_PAGES,
-                sweep: worker.sweep.again(),
-                ..Worker::default()
-            };
+            worker.begin(limit);
         }
         if self.tier.release_slice() {
             return Slice::More;
@@ -347,6 +367,7 @@ impl Resize {
         if frames.debt() == 0 {
             worker.wave.clear();
             worker.found = Vec::new();
+            (worker.far_left, worker.is_done) = (0, true);
             return Slice::Done;
         }
         self.sample_swap(worker);

@@ -1,8 +1,9 @@
 //! A tablespace as the pool sees it: a file, and the translation words of its pages.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use tidepool_store::packed::{self, Codec, PackedFile};
+use tidepool_store::packed::{self, Codec, PackedFile, Usage};
 
 use crate::directory::Directory;
 use crate::error::{Error, Result};
@@ -11,6 +12,31 @@ use crate::mapping::Accounting;
 use crate::mirror::Mirror;
 use crate::page::PageId;
 use crate::page_compression::PageCompression;
+
+/// What the spaces of a pool have in memory, over all of them: kept up to date as it changes, for
+/// there may be a hundred thousand.
+#[derive(Default)]
+pub(crate) struct SpacesMemory {
+    /// Of their directories, bytes.
+    translation: AtomicU64,
+    /// Of the maps of their files, bytes, each as of the last look.
+    maps: AtomicU64,
+}
+
+impl SpacesMemory {
+    pub(crate) fn translation_bytes(&self) -> u64 {
+        self.translation.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn map_bytes(&self) -> u64 {
+        self.maps.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes of the translation of a space whose highest page that was ever resident is this one.
+pub(crate) fn translation_bytes(highest_resident: u32) -> u64 {
+    ((u64::from(highest_resident) + 1) * 8).next_multiple_of(4096) + 4096
+}
 
 /// The number of the next space that is opened.
 static NEXT_INCARNATION: AtomicU32 = AtomicU32::new(0);
@@ -31,6 +57,9 @@ pub struct Space {
     incarnation: u32,
     /// A [`PageCompression`].
     compression: AtomicU8,
+    memory: Arc<SpacesMemory>,
+    /// What is counted there of its file's map.
+    map_bytes: AtomicU64,
 }
 
 impl Space {
@@ -39,11 +68,13 @@ impl Space {
         file: PackedFile,
         mirror: Option<Mirror>,
         accounting: Accounting,
+        memory: Arc<SpacesMemory>,
     ) -> Result<Space> {
         let pages = file.end(id).map_err(Error::of_file)?;
         let directory = Directory::new(accounting)
             .map_err(|error| Error::system("reserving the translation directory", error))?;
-        Ok(Space {
+        memory.translation.fetch_add(translation_bytes(0), Ordering::Relaxed);
+        let space = Space {
             id,
             file,
             mirror,
@@ -54,7 +85,11 @@ impl Space {
             page_count: AtomicU32::new(pages),
             incarnation: NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed),
             compression: AtomicU8::new(PageCompression::Auto as u8),
-        })
+            memory,
+            map_bytes: AtomicU64::new(0),
+        };
+        space.file_usage();
+        Ok(space)
     }
 
     /// The tablespace's number.
@@ -86,6 +121,15 @@ impl Space {
         &self.file
     }
 
+    /// What its file takes; the pool's total of what maps take knows that from now on.
+    pub(crate) fn file_usage(&self) -> Usage {
+        let usage = self.file.usage();
+        let before = self.map_bytes.swap(usage.memory_bytes, Ordering::Relaxed);
+        // It wraps where the map became smaller, and so does the sum.
+        self.memory.maps.fetch_add(usage.memory_bytes.wrapping_sub(before), Ordering::Relaxed);
+        usage
+    }
+
     /// Reads a page past the pool: exactly what was written last; zeroes if nothing was.
     ///
     /// # Errors
@@ -104,6 +148,17 @@ impl Space {
     ) -> Result<()> {
         let read = self.file.read_with_image(self.id, no, page, see);
         read.map(drop).map_err(|error| Error::of_read(PageId::new(self.id, no), error))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn counted_map_bytes(&self) -> u64 {
+        self.map_bytes.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn forget_map_bytes(&self) {
+        let before = self.map_bytes.swap(0, Ordering::Relaxed);
+        self.memory.maps.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Makes sure that the file has room for `pages` pages, as far as a file can; a full disk shows
@@ -160,13 +215,11 @@ impl Space {
             .let_be_installed(no)
             .map_err(|error| Error::system("growing the translation directory", error))?;
         if self.highest_resident.load(Ordering::Relaxed) < no {
-            self.highest_resident.fetch_max(no, Ordering::SeqCst);
+            let before = self.highest_resident.fetch_max(no, Ordering::SeqCst);
+            let more = translation_bytes(no.max(before)) - translation_bytes(before);
+            self.memory.translation.fetch_add(more, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    pub(crate) fn highest_resident(&self) -> u32 {
-        self.highest_resident.load(Ordering::Relaxed)
     }
 
     /// Calls `visit` with each word that has a frame.
@@ -194,6 +247,14 @@ impl Space {
 
     pub(crate) fn is_discarded(&self) -> bool {
         self.discarded.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let translation = translation_bytes(*self.highest_resident.get_mut());
+        self.memory.translation.fetch_sub(translation, Ordering::Relaxed);
+        self.memory.maps.fetch_sub(*self.map_bytes.get_mut(), Ordering::Relaxed);
     }
 }
 

@@ -144,7 +144,7 @@ impl Upkeep {
             ..PackedUsage::default()
         };
         for space in self.core.kept_spaces() {
-            let usage = space.file().usage();
+            let usage = space.file_usage();
             sum.file_bytes += usage.file_bytes;
             sum.occupied_bytes += usage.occupied_bytes;
             sum.live_bytes += usage.live_bytes;
@@ -209,7 +209,7 @@ impl Upkeep {
         let mut outcome = Ok(());
         let spaces = self.core.kept_spaces().into_iter();
         let mut files: Vec<Candidate> =
-            spaces.map(|space| Candidate { usage: space.file().usage(), space }).collect();
+            spaces.map(|space| Candidate { usage: space.file_usage(), space }).collect();
         let sum = |bytes: fn(&Usage) -> u64| files.iter().map(|file| bytes(&file.usage)).sum();
         let (occupied, live): (u64, u64) =
             (sum(|usage| usage.occupied_bytes), sum(|usage| usage.live_bytes));

@@ -49,9 +49,8 @@ impl Budget {
             return;
         }
         self.looked_at = Some(at);
-        let beside_pages = pool.memory().into_iter().filter(|used| used.name != "frames");
-        let of_pool: u64 = beside_pages.map(|used| used.bytes).sum();
-        self.charge(of_pool + self.rest_of_engine.as_ref().map_or(0, |rest| rest()), at);
+        let of_engine = self.rest_of_engine.as_ref().map_or(0, |rest| rest());
+        self.charge(pool.memory_beside_frames() + of_engine, at);
     }
 
     /// Bytes that are taken beside the pool's pages.

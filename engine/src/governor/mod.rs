@@ -23,7 +23,7 @@
 //! `control` is held for a step: some tens of microseconds, in which no file but the kernel's is
 //! read. Under it the pool's own mutexes are taken, and, with a memory budget, for a moment each
 //! those of the log's buffers, of transactions' states and of the lock tables; never the other way
-//! round.
+//! round. Of open tables, the pool keeps a sum, and a step looks at a bounded number of them.
 
 mod budget;
 mod log;

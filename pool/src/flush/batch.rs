@@ -22,7 +22,7 @@
 //!   learns of it ([`WriteAhead::storage_failed`](crate::WriteAhead::storage_failed)).
 //! - A panic (a bug): where the disk was being asked for something, that counts as failed. Anywhere
 //!   else the panic goes on to the caller, and the pages left in flight are dirty as before
-//!   ([`Batch`]).
+//!   ([`InFlight`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -102,8 +102,8 @@ pub(super) fn slot_range(page_size: PageSize, slot: usize) -> Range<usize> {
 }
 
 /// A page of the batch.
-pub(super) struct Copied {
-    frame: u32,
+pub(super) struct Copied<'a> {
+    in_flight: InFlight<'a>,
     pub(super) id: PageId,
     /// Which part of the buffer holds it.
     pub(super) slot: usize,
@@ -111,30 +111,31 @@ pub(super) struct Copied {
     pub(super) space: Arc<Space>,
 }
 
-/// The pages in flight. No other thread can write, move or evict them until each is completed: by
-/// [`Batch::complete`], or as not written when this is dropped, be it by a panic.
-struct Batch<'a> {
+/// A page in flight. No other thread can write, move or evict it until this is completed: by
+/// [`InFlight::complete`], or as not written when this goes, be it by a panic.
+struct InFlight<'a> {
     core: &'a PoolCore,
-    pages: Vec<Copied>,
+    frame: u32,
 }
 
-impl Batch<'_> {
-    /// Each page of the batch is clean now, or as dirty as before.
-    fn complete(mut self, mut is_written: impl FnMut(usize) -> bool) {
-        for (i, page) in std::mem::take(&mut self.pages).into_iter().enumerate() {
-            self.core.dirty.complete(&self.core.frames, page.frame, is_written(i));
-        }
+impl<'a> InFlight<'a> {
+    /// Notes the page in `frame` in flight, which the caller has latched shared. `None`: it is
+    /// clean, or in flight already.
+    fn begin(core: &'a PoolCore, frame: u32) -> Option<InFlight<'a>> {
+        core.dirty.begin(&core.frames, frame).then(|| InFlight { core, frame })
+    }
+
+    /// The page is clean now, or as dirty as before.
+    fn complete(self, is_written: bool) {
+        let InFlight { core, frame } = *std::mem::ManuallyDrop::new(self);
+        core.dirty.complete(&core.frames, frame, is_written);
     }
 }
 
-impl Drop for Batch<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        for page in &self.pages {
-            self.core.dirty.complete(&self.core.frames, page.frame, false);
-        }
-        if !self.pages.is_empty() {
-            self.core.counters.write_errors.fetch_add(self.pages.len() as u64, Ordering::Relaxed);
-        }
+        self.core.dirty.complete(&self.core.frames, self.frame, false);
+        self.core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -154,11 +155,11 @@ impl Flusher {
         let errors_before = errors();
         let chosen: Vec<u32> = frames.iter().copied().take(state.batch_pages).collect();
         let mut buffer = state.take_buffer(chosen.len(), self.core.flush_batch_pages());
-        let mut batch = Batch { core: &self.core, pages: Vec::with_capacity(chosen.len()) };
+        let mut batch: Vec<Copied<'_>> = Vec::with_capacity(chosen.len());
         for frame in chosen {
             // Those that cannot be latched take no place.
-            let slot = batch.pages.len();
-            batch.pages.extend(self.copy_dirty(
+            let slot = batch.len();
+            batch.extend(self.copy_dirty(
                 frame,
                 slot,
                 &mut buffer[slot_range(state.page_size, slot)],
@@ -166,7 +167,7 @@ impl Flusher {
         }
         // By file, and in the order of its pages. Not before they are copied: until then a shrink
         // may move pages from frame to frame.
-        batch.pages.sort_unstable_by_key(|page| page.id);
+        batch.sort_unstable_by_key(|page| page.id);
         let result = self.write_batch(state, &mut buffer, batch, cause);
         state.buffer = Some(buffer);
         self.keep_up();
@@ -201,39 +202,35 @@ impl Flusher {
     }
 
     /// Copies the page in `frame` and notes it in flight, if it is dirty and can be latched.
-    fn copy_dirty(&self, frame: u32, slot: usize, bytes: &mut [u8]) -> Option<Copied> {
+    fn copy_dirty(&self, frame: u32, slot: usize, bytes: &mut [u8]) -> Option<Copied<'_>> {
         let id = self.core.frames.descriptor(frame).page()?;
         let space = self.core.space(id.space)?;
         if space.is_discarded() {
             return None;
         }
         let word = space.existing_word(id.no)?;
-        let latched = word.try_lock(Wants::Shared).ok()?;
-        let ours =
-            latched.latched_frame() == frame && self.core.dirty.begin(&self.core.frames, frame);
-        if ours {
-            #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
-            // SAFETY: the page in the frame is latched shared until below.
-            bytes.copy_from_slice(unsafe { self.core.frames.bytes(frame) });
+        let latch = word.try_latch(Wants::Shared).ok()?;
+        if latch.frame() != frame {
+            return None;
         }
-        word.unlock_shared();
+        let in_flight = InFlight::begin(&self.core, frame)?;
+        #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
+        // SAFETY: the page in the frame is latched shared until below.
+        bytes.copy_from_slice(unsafe { self.core.frames.bytes(frame) });
+        drop(latch);
         let found = page::page_id(bytes);
-        if ours && found != id {
+        if found != id {
             // A page whose header is overwritten must go neither to this place nor to the one that
             // it names.
             let why = PageDefect::Misplaced { found }.to_string();
             let file = space.name().to_owned();
             self.note_write_error(Error::Corrupt { file, page: id, why });
-            self.core.dirty.complete(&self.core.frames, frame, false);
-            self.core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        if ours {
-            let started = self.core.dirty.flushing_lsn(&self.core.frames, frame);
-            let lsn = page::page_lsn(bytes);
-            assert!(started <= lsn, "page {id} has LSN {lsn}, but a change of {started} marked it");
-        }
-        ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })
+        let started = self.core.dirty.flushing_lsn(&self.core.frames, frame);
+        let lsn = page::page_lsn(bytes);
+        assert!(started <= lsn, "page {id} has LSN {lsn}, but a change of {started} marked it");
+        Some(Copied { in_flight, id, slot, lsn, space })
     }
 
     /// Writes the copies.
@@ -241,16 +238,15 @@ impl Flusher {
         &self,
         state: &mut BatchState,
         buffer: &mut AlignedBuf,
-        batch: Batch<'_>,
+        pages: Vec<Copied<'_>>,
         cause: Cause,
     ) -> Result<usize> {
-        let pages = &batch.pages;
         if pages.is_empty() {
             return Ok(0);
         }
-        self.prepare_batch(state.page_size, buffer, pages)?;
+        self.prepare_batch(state.page_size, buffer, &pages)?;
 
-        let mut results = self.write_packed(state.page_size, buffer, pages, cause);
+        let mut results = self.write_packed(state.page_size, buffer, &pages, cause);
         assert_eq!(results.len(), pages.len(), "each page has its outcome");
         let mut failed_sync = results.iter().find_map(|result| match result {
             Err(Error::Storage(error)) if error.op == StorageOp::Sync => {
@@ -258,7 +254,7 @@ impl Flusher {
             }
             _ => None,
         });
-        if let Err(error) = self.write_mirrors(state.page_size, buffer, pages, &mut results) {
+        if let Err(error) = self.write_mirrors(state.page_size, buffer, &pages, &mut results) {
             failed_sync.get_or_insert(error);
         }
         for (page, result) in pages.iter().zip(&results) {
@@ -267,7 +263,9 @@ impl Flusher {
                 Err(_) => state.unwritten.insert(page.id),
             };
         }
-        batch.complete(|i| results[i].is_ok());
+        for (page, result) in pages.into_iter().zip(&results) {
+            page.in_flight.complete(result.is_ok());
+        }
         let written = results.iter().filter(|result| result.is_ok()).count();
         let failed = (results.len() - written) as u64;
         self.core.counters.write_errors.fetch_add(failed, Ordering::Relaxed);
@@ -291,7 +289,7 @@ impl Flusher {
         &self,
         page_size: PageSize,
         buffer: &mut AlignedBuf,
-        batch: &[Copied],
+        batch: &[Copied<'_>],
     ) -> Result<()> {
         let newest = batch.iter().map(|page| page.lsn).max().unwrap_or(Lsn::ZERO);
         self.core.ensure_durable(newest)?;

@@ -28,7 +28,7 @@ impl Flusher {
         &self,
         page_size: PageSize,
         buffer: &[u8],
-        pages: &[Copied],
+        pages: &[Copied<'_>],
         results: &mut [Result<()>],
     ) -> Result<()> {
         let written = |at: &usize| results[*at].is_ok();

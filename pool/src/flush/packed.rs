@@ -21,7 +21,7 @@ impl Flusher {
         &self,
         page_size: PageSize,
         buffer: &[u8],
-        pages: &[Copied],
+        pages: &[Copied<'_>],
         cause: Cause,
     ) -> Vec<Result<()>> {
         const WRITE: &str = "a write of packed pages";
@@ -47,7 +47,7 @@ impl Flusher {
     /// for they leave soon, and forget older images of the others.
     fn note_written(
         &self,
-        pages: &[Copied],
+        pages: &[Copied<'_>],
         images: &[Image],
         outcomes: &[Result<()>],
         cause: Cause,
@@ -79,7 +79,7 @@ impl Flusher {
     }
 
     /// Appends the images of the pages to their files.
-    fn append(&self, pages: &[Copied], images: &[Image]) -> Vec<Result<()>> {
+    fn append(&self, pages: &[Copied<'_>], images: &[Image]) -> Vec<Result<()>> {
         assert_eq!(pages.len(), images.len(), "each page has its image");
         assert!(
             pages.is_sorted_by(|a, b| a.id < b.id),
@@ -110,7 +110,7 @@ impl Flusher {
 /// in it. A part of the map that can't be read costs the pages below it alone.
 fn prepare_findable<'a>(
     core: &PoolCore,
-    group: &'a [Copied],
+    group: &'a [Copied<'a>],
     images: &[Image],
 ) -> (Vec<Result<()>>, Option<Prepared<'a>>) {
     let error = match prepare(core, group, images) {
@@ -118,7 +118,7 @@ fn prepare_findable<'a>(
         Err(error) => error,
     };
     let file = group[0].space.file();
-    let find = |page: &Copied| match file.find(page.id.space, page.id.no) {
+    let find = |page: &Copied<'_>| match file.find(page.id.space, page.id.no) {
         Ok(_) => Ok(()),
         Err(error) => Err(Error::of_lost_place(page.id, error)),
     };
@@ -145,7 +145,7 @@ fn prepare_findable<'a>(
 /// A batch for one file. On a full disk, room is made in the file itself, or by the ballast.
 fn prepare<'a>(
     core: &PoolCore,
-    group: &'a [Copied],
+    group: &'a [Copied<'a>],
     images: &[Image],
 ) -> packed::Result<Prepared<'a>> {
     let file = group[0].space.file();

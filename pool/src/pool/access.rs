@@ -163,8 +163,9 @@ impl Pool {
                 break ExclusiveGuard::new(place(&self.core, space, word, no, frame), true, false);
             }
             let frame = self.evictor.take_frame()?;
-            if self.core.install(space, word, no, frame)? {
-                self.core.admit(frame, PageId::new(space.id(), no), Access::Normal);
+            if let Some(mut loading) = self.core.install(space, word, no, frame)? {
+                loading.admit(PageId::new(space.id(), no), Access::Normal);
+                loading.finish();
                 break ExclusiveGuard::new(place(&self.core, space, word, no, frame), true, true);
             }
         };

@@ -41,9 +41,9 @@ impl Pool {
             }
         }
         let frame = self.evictor.take_frame()?;
-        if !self.core.install(space, word, no, frame)? {
+        let Some(mut loading) = self.core.install(space, word, no, frame)? else {
             return Ok(Load::Raced);
-        }
+        };
         #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
         // SAFETY: the page is exclusively latched by `install`.
         let bytes = unsafe { self.core.frames.bytes_mut(frame) };
@@ -65,7 +65,6 @@ impl Pool {
         if let Err(error) = catch_panic(READ, read).unwrap_or(Err(Error::Panicked(READ))) {
             count(&self.core.counters.read_errors);
             self.tier.forget(space, no);
-            self.core.abandon(word, frame);
             return Err(error);
         }
         if !is_in_tier {
@@ -80,7 +79,8 @@ impl Pool {
         }
         let id = PageId::new(space.id(), no);
         self.core.assert_readable(frame, id, bytes);
-        self.core.admit(frame, id, hint);
+        loading.admit(id, hint);
+        loading.finish();
         Ok(Load::Done(frame))
     }
 

@@ -53,17 +53,16 @@ impl Pool {
         fence(Ordering::SeqCst);
         let mut kept_dirty = 0;
         space.for_each_resident(|_, word| {
-            let Some(latched) = word.lock_exclusive() else { return };
-            let frame = latched.latched_frame();
+            let Some(latch) = word.latch_exclusive() else { return };
+            let frame = latch.frame();
             if discard {
                 self.core.dirty.forget(&self.core.frames, frame);
             } else if self.core.frames.descriptor(frame).is_dirty() {
                 kept_dirty += 1;
-                word.unlock_exclusive(false);
                 return;
             }
             self.core.replacement.remove(frame);
-            self.core.vacate(word, frame);
+            self.core.vacate(latch.keep(), frame);
             self.core.frames.give(frame);
         });
         assert_eq!(kept_dirty, 0, "space {} was changed while it was being closed", space.id());

@@ -46,6 +46,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
+pub(crate) use self::residency::Loading;
 use crate::access_sampling::{AccessSamplers, Sample};
 use crate::background::Background;
 use crate::config::{CheckPage, MIN_FRAMES, PoolConfig};
@@ -59,7 +60,7 @@ use crate::page::{Lsn, PageSize};
 use crate::replacement::{self, Clock, Replacement};
 use crate::scan_throttle::ScanThrottle;
 use crate::shrink_throttle::ShrinkThrottle;
-use crate::space::Space;
+use crate::space::{Space, SpacesMemory};
 use crate::stats::{Counters, PoolStats};
 use crate::storage::{Ballast, Storage};
 use crate::write_ahead::WriteAhead;
@@ -73,6 +74,9 @@ pub(crate) fn reserve_of(frames: u32) -> u32 {
 pub(crate) struct PoolCore {
     pub(crate) frames: Frames,
     pub(crate) spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
+    pub(crate) spaces_memory: Arc<SpacesMemory>,
+    /// The space whose file's map is looked at next.
+    pub(crate) next_map: AtomicU32,
     pub(crate) replacement: Box<dyn Replacement>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) samplers: AccessSamplers,
@@ -116,6 +120,8 @@ impl PoolCore {
         Ok(PoolCore {
             frames,
             spaces: RwLock::new(BTreeMap::new()),
+            spaces_memory: Arc::default(),
+            next_map: AtomicU32::new(0),
             replacement,
             clock,
             samplers: AccessSamplers::new(Sample::NONE),

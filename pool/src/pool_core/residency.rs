@@ -1,8 +1,8 @@
 //! Pages that come into frames, change there, and go.
 //!
 //! A page being loaded is exclusively latched from [`PoolCore::install`] on, so no thread sees it
-//! half read; who fails to fill it, be it by a panic, takes it out again with
-//! [`PoolCore::abandon`]. Filled and verified, it is made known by [`PoolCore::admit`].
+//! half read. It is a [`Loading`] until then. If that goes before the page is filled, be it by a
+//! panic, the page is taken out again. Filled and verified, it is made known by [`Loading::admit`].
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -13,6 +13,44 @@ use crate::page::{self, Lsn, PageId};
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::count;
+
+/// A page being loaded, exclusively latched: in its frame, and not known to the replacement policy
+/// before it is [admitted](Loading::admit).
+pub(crate) struct Loading<'a> {
+    core: &'a PoolCore,
+    word: &'a PageWord,
+    frame: u32,
+    is_admitted: bool,
+}
+
+impl<'a> Loading<'a> {
+    /// Its frame, which is reached through this value alone.
+    pub(crate) fn frame(&self) -> u32 {
+        self.frame
+    }
+
+    /// The page is filled, and verified: makes it known to the replacement policy.
+    pub(crate) fn admit(&mut self, id: PageId, access: Access) {
+        assert!(!self.is_admitted, "a page comes once");
+        self.core.admit(self.frame, id, access);
+        self.is_admitted = true;
+    }
+
+    /// The word, whose latch is the caller's to give back.
+    pub(crate) fn finish(self) -> &'a PageWord {
+        assert!(self.is_admitted, "a page is filled before others see it");
+        std::mem::ManuallyDrop::new(self).word
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        match self.is_admitted {
+            true => self.word.unlock_exclusive(true),
+            false => self.core.abandon(self.word, self.frame),
+        }
+    }
+}
 
 impl PoolCore {
     /// Counts an access to a page that is there or will be loaded, and shows it to the samplers.
@@ -33,14 +71,14 @@ impl PoolCore {
     }
 
     /// Makes the absent page resident in `frame`, exclusively latched, not yet known to the
-    /// replacement policy. False (and the frame is given back): it is not absent any more.
-    pub(crate) fn install(
-        &self,
+    /// replacement policy. `None` (and the frame is given back): it is not absent any more.
+    pub(crate) fn install<'a>(
+        &'a self,
         space: &Space,
-        word: &PageWord,
+        word: &'a PageWord,
         no: u32,
         frame: u32,
-    ) -> Result<bool> {
+    ) -> Result<Option<Loading<'a>>> {
         if let Err(error) = space.note_resident(no) {
             self.frames.give(frame);
             return Err(error);
@@ -49,20 +87,20 @@ impl PoolCore {
         debug_assert!(descriptor.is_vacant(), "a frame in transit has no page and no images");
         if !word.install(frame, descriptor.version()) {
             self.frames.give(frame);
-            return Ok(false);
+            return Ok(None);
         }
         descriptor.set_page(Some(PageId::new(space.id(), no)));
+        let loading = Loading { core: self, word, frame, is_admitted: false };
         // Pairs with the fence in `Pool::close_space`.
         fence(Ordering::SeqCst);
         if space.is_closed() {
-            self.abandon(word, frame);
             return Err(Error::Space { space: space.id(), state: "is closed" });
         }
-        Ok(true)
+        Ok(Some(loading))
     }
 
     /// Undoes [`PoolCore::install`].
-    pub(crate) fn abandon(&self, word: &PageWord, frame: u32) {
+    fn abandon(&self, word: &PageWord, frame: u32) {
         self.clear(word, frame);
         self.frames.give(frame);
     }
@@ -79,7 +117,7 @@ impl PoolCore {
 
     /// Makes an installed page, which is filled by now, known to the replacement policy. It stays
     /// exclusively latched.
-    pub(crate) fn admit(&self, frame: u32, id: PageId, access: Access) {
+    fn admit(&self, frame: u32, id: PageId, access: Access) {
         let descriptor = self.frames.descriptor(frame);
         assert_eq!(descriptor.page(), Some(id), "the frame was installed for this page");
         assert!(!descriptor.is_dirty(), "a page is clean when it comes");
@@ -95,7 +133,7 @@ impl PoolCore {
         assert!(before > 0, "a page that leaves was counted");
     }
 
-    /// Undoes [`PoolCore::admit`] and [`PoolCore::install`] of a page whose guard went without the
+    /// Undoes [`Loading::admit`] and [`PoolCore::install`] of a page whose guard went without the
     /// page having been marked dirty.
     #[cold]
     pub(crate) fn abandon_new(&self, word: &PageWord, frame: u32) {

@@ -20,7 +20,8 @@ impl PoolCore {
         file: PackedFile,
         mirror: Option<Mirror>,
     ) -> Result<Arc<Space>> {
-        let space = Arc::new(Space::new(id, file, mirror, self.frames.accounting())?);
+        let (accounting, memory) = (self.frames.accounting(), self.spaces_memory.clone());
+        let space = Arc::new(Space::new(id, file, mirror, accounting, memory)?);
         let mut spaces = self.spaces.write();
         if spaces.contains_key(&id) {
             return Err(Error::Space { space: id, state: "is already open" });
@@ -37,6 +38,12 @@ impl PoolCore {
     /// All open tablespaces, those included that are being closed.
     pub(crate) fn all_spaces(&self) -> Vec<Arc<Space>> {
         self.spaces.read().values().cloned().collect()
+    }
+
+    /// Up to `count` of them in the order of their numbers, from `first` on.
+    pub(crate) fn some_spaces(&self, first: u32, count: usize) -> Vec<Arc<Space>> {
+        let spaces = self.spaces.read();
+        spaces.range(first..).take(count).map(|(_, space)| space.clone()).collect()
     }
 
     /// The spaces that are open for good.

@@ -20,7 +20,14 @@ pub(super) struct Lists<const N: usize> {
     /// Neighbour towards the tail.
     after: ZeroedArray<u32>,
     lists: [List; N],
+    /// Of a walk from the tails of the lists that other threads may come between: what it passed
+    /// last of each list.
+    passed: Option<Passed<N>>,
 }
+
+/// The frame that a walk passed last of each list; none where the tail is the next. All frames of a
+/// list that are nearer to its tail have been passed.
+pub(super) type Passed<const N: usize> = [Option<u32>; N];
 
 impl<const N: usize> Lists<N> {
     /// Empty lists for frames below `frames`.
@@ -29,7 +36,8 @@ impl<const N: usize> Lists<N> {
             ZeroedArray::new(frames as usize)
                 .map_err(|error| Error::system("reserving replacement state", error))
         };
-        Ok(Lists { before: array()?, after: array()?, lists: [List::default(); N] })
+        let lists = [List::default(); N];
+        Ok(Lists { before: array()?, after: array()?, lists, passed: None })
     }
 
     pub(super) fn push_head(&mut self, which: usize, frame: u32) {
@@ -59,6 +67,11 @@ impl<const N: usize> Lists<N> {
     pub(super) fn unlink(&mut self, which: usize, frame: u32) {
         let list = &mut self.lists[which];
         let (before, after) = (self.before[frame as usize], self.after[frame as usize]);
+        if let Some(passed) = &mut self.passed
+            && passed[which] == Some(frame)
+        {
+            passed[which] = after.checked_sub(1);
+        }
         match before {
             0 => {
                 assert_eq!(list.head, frame + 1, "frame {frame} is on no list, or another");
@@ -78,6 +91,11 @@ impl<const N: usize> Lists<N> {
         let (before, after) = (self.before[from as usize], self.after[from as usize]);
         self.before[to as usize] = before;
         self.after[to as usize] = after;
+        if let Some(passed) = &mut self.passed
+            && passed[which] == Some(from)
+        {
+            passed[which] = Some(to);
+        }
         match before {
             0 => self.lists[which].head = to + 1,
             before => self.after[before as usize - 1] = to + 1,
@@ -86,6 +104,17 @@ impl<const N: usize> Lists<N> {
             0 => self.lists[which].tail = to + 1,
             after => self.before[after as usize - 1] = to + 1,
         }
+    }
+
+    /// Keeps what a walk has passed, and brings it up to date as frames come and go, until
+    /// [`Lists::take_passed`].
+    pub(super) fn keep_passed(&mut self, passed: Passed<N>) {
+        self.passed = Some(passed);
+    }
+
+    /// What the walk under way has passed.
+    pub(super) fn take_passed(&mut self) -> Option<Passed<N>> {
+        self.passed.take()
     }
 
     pub(super) fn len(&self, which: usize) -> usize {

@@ -24,6 +24,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use parking_lot::MutexGuard;
+
 use super::lists::Lists;
 use super::{Access, Clock, Replacement, ReplacementConfig, ReplacementStats};
 use crate::contention::CountingMutex;
@@ -57,6 +59,9 @@ const TOLERANCE: usize = 20;
 
 /// Steps of housekeeping that one call may take beyond those it needs.
 const SLACK: usize = 64;
+
+/// Pages that a long walk passes without letting go of the mutex.
+const BATCH: usize = 256;
 
 pub(crate) struct Midpoint {
     access: ZeroedArray<AtomicU32>,
@@ -214,6 +219,33 @@ impl Replacement for Midpoint {
         self.balance(&mut lists);
     }
 
+    fn begin_walk(&self) {
+        self.lists.lock().keep_passed([None; 2]);
+    }
+
+    fn walk_on(&self, max: usize, out: &mut Vec<u32>) -> bool {
+        let end = out.len() + max;
+        let mut lists = self.lists.lock();
+        while out.len() < end {
+            let Some(mut passed) = lists.take_passed() else { return false };
+            for _ in 0..BATCH.min(end - out.len()) {
+                let next = [OLD_LIST, YOUNG_LIST].into_iter().find_map(|list| {
+                    let frame = match passed[list] {
+                        Some(frame) => lists.before(frame),
+                        None => lists.tail(list),
+                    };
+                    Some((list, frame?))
+                });
+                let Some((list, frame)) = next else { return false };
+                passed[list] = Some(frame);
+                out.push(frame);
+            }
+            lists.keep_passed(passed);
+            MutexGuard::bump(&mut lists);
+        }
+        true
+    }
+
     fn was_accessed(&self, frame: u32) -> bool {
         self.access[frame as usize].load(Relaxed) & FIRST_ACCESS != 0
     }
@@ -348,6 +380,29 @@ mod tests {
                 assert!(policy.stats().made_young >= 400, "each scanned page became young");
             }
         }
+    }
+
+    #[test]
+    fn a_long_walk_goes_on_though_what_it_passed_is_evicted() {
+        let (policy, _) = policy(37, 1000);
+        for frame in 0..900 {
+            policy.insert(frame, page(frame), Access::Normal);
+        }
+        let all = coldest(&policy, 1000);
+        policy.begin_walk();
+        let mut passed = Vec::new();
+        loop {
+            let from = passed.len();
+            let goes_on = policy.walk_on(30, &mut passed);
+            // All that came but one, the last first.
+            passed[from..].iter().rev().skip(1).for_each(|frame| policy.remove(*frame));
+            if !goes_on {
+                break;
+            }
+        }
+        passed.sort_unstable();
+        passed.dedup();
+        assert_eq!(passed.len(), all.len());
     }
 
     #[test]

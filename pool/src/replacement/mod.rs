@@ -7,6 +7,8 @@
 //!
 //! Locking: a policy's own mutex is taken under page latches, and under it nothing is taken.
 
+#[cfg(test)]
+pub(crate) mod hooked;
 mod lists;
 mod midpoint;
 mod simulate;
@@ -86,6 +88,15 @@ pub(crate) trait Replacement: Send + Sync {
     /// Appends to `out` up to `max` frames, coldest first. They stay where they are until removed.
     fn coldest(&self, max: usize, out: &mut Vec<u32>);
 
+    /// Begins a long walk from the coldest page on. There is one at a time: the last ends the one
+    /// before.
+    fn begin_walk(&self);
+
+    /// Appends to `out` the next `max` frames that the walk comes to, in about the order of
+    /// [`Replacement::coldest`]. It goes on though pages come, go and move between the calls, and
+    /// may pass one twice that has moved. False if it has come to its end, and gave fewer.
+    fn walk_on(&self, max: usize, out: &mut Vec<u32>) -> bool;
+
     /// Whether the page in `frame` was ever accessed since it came.
     fn was_accessed(&self, frame: u32) -> bool;
 
@@ -144,12 +155,15 @@ pub(crate) fn make(
     frames: u32,
     clock: Arc<Clock>,
 ) -> Result<Box<dyn Replacement>> {
-    match config {
-        ReplacementConfig::Tide(config) => Ok(Box::new(tide::Tide::new(*config, frames)?)),
+    let policy: Box<dyn Replacement> = match config {
+        ReplacementConfig::Tide(config) => Box::new(tide::Tide::new(*config, frames)?),
         ReplacementConfig::Midpoint(config) => {
-            Ok(Box::new(midpoint::Midpoint::new(*config, frames, clock)?))
+            Box::new(midpoint::Midpoint::new(*config, frames, clock)?)
         }
-    }
+    };
+    #[cfg(test)]
+    let policy = hooked::wrap(policy);
+    Ok(policy)
 }
 
 /// Milliseconds: of the machine, coarse but cheap, or set by hand for deterministic runs.

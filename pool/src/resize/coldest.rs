@@ -11,6 +11,8 @@ use crate::eviction::Eviction;
 const DEPTH_MAX: usize = 2048;
 /// An urgent shrink looks at this many pages for each frame that it must give back.
 const DEPTH_PER_FRAME: usize = 32;
+/// Of these, in a slice.
+const FAR_AT_ONCE: usize = 4096;
 /// How long an urgent shrink waits for the cleaner before it writes pages itself.
 const CLEANER_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -69,7 +71,7 @@ impl Resize {
         };
         let is_throttled = self.core.shrink_throttle.is_on();
         let most = SLICE_PAGES.min(allowed).min(self.excess().max(1) as usize);
-        if !is_throttled && self.evict_found(worker, most) {
+        if !is_throttled && (self.evict_found(worker, most) || self.go_far(worker, most)) {
             return Slice::More;
         }
         // In a background shrink the cleaner writes what is dirty, and looks no further than this.
@@ -119,20 +121,32 @@ impl Resize {
         self.core.background.runs() && worker.blocked_since.is_none_or(is_early)
     }
 
-    /// Finds clean pages further from the cold end than [`DEPTH_MAX`], for this slice and many
-    /// after it, and evicts the first `most` of them; false if none could be evicted.
+    /// Begins to look for clean pages further from the cold end than [`DEPTH_MAX`], and evicts up
+    /// to `most` of the first; false if there are none.
     fn find_far(&self, worker: &mut Worker, most: usize) -> bool {
-        let frames = &self.core.frames;
-        let depth = frames.debt() as usize * DEPTH_PER_FRAME;
+        let depth = self.core.frames.debt() as usize * DEPTH_PER_FRAME;
         if !self.core.background.runs() || depth <= DEPTH_MAX {
             return false;
         }
-        let mut coldest = Vec::new();
-        self.timed(|| self.core.replacement.coldest(depth, &mut coldest));
+        worker.far_left = depth;
+        self.core.replacement.begin_walk();
+        self.go_far(worker, most)
+    }
+
+    /// Goes on with that, if it is under way; false if it has come to its end, and nothing could be
+    /// evicted.
+    fn go_far(&self, worker: &mut Worker, most: usize) -> bool {
+        if worker.far_left == 0 {
+            return false;
+        }
+        let frames = &self.core.frames;
+        let (at_once, mut coldest) = (FAR_AT_ONCE.min(worker.far_left), Vec::new());
+        let goes_on = self.timed(|| self.core.replacement.walk_on(at_once, &mut coldest));
+        worker.far_left = if goes_on { worker.far_left - at_once } else { 0 };
         coldest.retain(|&frame| !frames.descriptor(frame).is_dirty());
         coldest.reverse();
         worker.found = coldest;
-        self.evict_found(worker, most)
+        self.evict_found(worker, most) || worker.far_left > 0
     }
 
     /// Evicts up to `most` of the pages that were found far from the cold end; false if none could

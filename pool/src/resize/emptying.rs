@@ -172,9 +172,8 @@ impl Resize {
         let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
         let Some(word) = word else { return Move::InUse };
         let began = Instant::now();
-        let Ok(latched) = word.try_lock(Wants::Shared) else { return Move::InUse };
-        if latched.latched_frame() != frame || in_flight() {
-            word.unlock_shared();
+        let Ok(latch) = word.try_latch(Wants::Shared) else { return Move::InUse };
+        if latch.frame() != frame || in_flight() {
             return if in_flight() { Move::InFlight } else { Move::InUse };
         }
         #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
@@ -183,11 +182,13 @@ impl Resize {
             frames.bytes_mut(to).copy_from_slice(frames.bytes(frame));
         }
         let mut is_awaited = word.load().has_waiters();
-        word.unlock_shared();
+        let latched = latch.latched();
+        drop(latch);
         // If frame and version are the same, so are the bytes.
-        let upgraded = word.try_upgrade(latched, Wants::Exclusive).is_some();
-        let moved = upgraded && !in_flight();
-        if moved {
+        let mut upgraded = word.try_relatch(latched);
+        let moved = upgraded.is_some() && !in_flight();
+        if let Some(latch) = upgraded.as_mut().filter(|_| moved) {
+            latch.set_changed();
             assert_eq!(from_frame.page(), Some(id), "word and frame name each other");
             assert!(to_frame.is_vacant(), "a page moves to a free frame");
             to_frame.set_page(Some(id));
@@ -197,14 +198,13 @@ impl Resize {
             from_frame.set_page(None);
             from_frame.set_version(version);
         }
-        if upgraded {
-            is_awaited |= word.load().has_waiters();
-            word.unlock_exclusive(moved);
-        }
+        let was_upgraded = upgraded.is_some();
+        is_awaited |= was_upgraded && word.load().has_waiters();
+        drop(upgraded);
         if is_awaited {
             self.core.resize_wait.note_since(began);
         }
-        match (upgraded, moved) {
+        match (was_upgraded, moved) {
             (_, true) => {}
             (true, false) => return Move::InFlight,
             (false, false) => return Move::InUse,

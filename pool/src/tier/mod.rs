@@ -30,7 +30,7 @@
 //!
 //! # Locking
 //! page latch → a shard's mutex → free list's mutex. Under a shard's mutex nothing else is taken,
-//! nothing is read or written, and nothing is compressed.
+//! nothing is read or written, and nothing is compressed. `fitting` → the replacement policy's.
 
 mod cpu_sample;
 mod shard;
@@ -119,6 +119,8 @@ pub(crate) struct Tier {
     setting: AtomicU8,
     /// Share of the pool's frames, of [`SHARE_ONE`].
     share: AtomicU32,
+    /// Held while limit and share are read, and the replacement policy learns what follows.
+    fitting: Mutex<()>,
     hits: AtomicU64,
     hits_us: AtomicU64,
     pub(crate) hits_cpu: CpuSample,
@@ -153,6 +155,7 @@ impl Tier {
             shards: (0..SHARDS as u32).map(|number| Mutex::new(Shard::new(number))).collect(),
             setting: AtomicU8::new(setting as u8),
             share: AtomicU32::new(0),
+            fitting: Mutex::new(()),
             hits: AtomicU64::new(0),
             hits_us: AtomicU64::new(0),
             hits_cpu: CpuSample::default(),
@@ -232,8 +235,11 @@ impl Tier {
         while self.release_slice() {}
     }
 
-    /// Sets how many frames the replacement policy counts on: those that may hold pages.
+    /// Sets how many frames the replacement policy counts on: those that may hold pages. To be
+    /// called after each change of the limit or the share.
     pub(crate) fn fit_replacement(&self) {
+        // The last to come sets what it reads: a change that it does not see has yet to come here.
+        let _one_at_a_time = self.fitting.lock();
         let limit = self.core.frames.limit();
         self.core.replacement.set_capacity(limit - self.frames_max(limit));
     }

@@ -1,5 +1,6 @@
 //! The tier inside a pool: what it gives is what was written last, whatever happens in between.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +13,15 @@ use crate::config::PoolConfig;
 use crate::frames::EXTENT_BYTES;
 use crate::page::{self, Lsn, PageId, PageSize};
 use crate::pool::Pool;
+use crate::replacement::hooked::{Call, with_hook};
 use crate::shrink_throttle::ShrinkUrgency;
 use crate::statement;
 use crate::storage::{Fault, FaultKind, SimStorage, Storage, StorageFile, StorageOp};
+
+thread_local! {
+    /// What happens before the policy's capacity is set.
+    static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
 
 const PAGE: usize = 4096;
 const EXTENT: u64 = EXTENT_BYTES as u64;
@@ -440,4 +447,40 @@ fn threads_see_what_was_last_written() {
     // The books are right when no thread of the pool works any more.
     it.pool.shutdown();
     it.pool.tier.check();
+}
+
+/// The limit changes while another thread is about to set what followed from the one before.
+#[test]
+fn the_policy_counts_on_the_frames_of_the_newest_limit() {
+    let applied = Arc::new(AtomicU64::new(0));
+    let hook = {
+        let applied = applied.clone();
+        move |call: Call| {
+            let Call::SetCapacity(frames) = call else { return };
+            if let Some(meanwhile) = MEANWHILE.take() {
+                meanwhile();
+            }
+            applied.store(frames.into(), Ordering::Relaxed);
+        }
+    };
+    let it = with_hook(hook, || fixture(8, false));
+    let is_late = Arc::new(AtomicU64::new(0));
+    let meanwhile = {
+        let (pool, is_late) = (it.pool.clone(), is_late.clone());
+        move || {
+            pool.core.frames.set_limit(2 * EXTENT_PAGES);
+            // A thread would wait for the mutex.
+            match pool.tier.fitting.try_lock().is_some() {
+                true => pool.tier.fit_replacement(),
+                false => is_late.store(1, Ordering::Relaxed),
+            }
+        }
+    };
+    MEANWHILE.set(Some(Box::new(meanwhile)));
+    it.pool.tier.set_share(250);
+    if is_late.load(Ordering::Relaxed) == 1 {
+        it.pool.tier.fit_replacement();
+    }
+    let for_pages = it.pool.core.frames.limit() * 3 / 4;
+    assert_eq!(applied.load(Ordering::Relaxed), u64::from(for_pages));
 }

@@ -49,7 +49,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::ghosts::Ghosts;
 use self::shadows::Shadows;
-use self::state::{SLIVER, State};
+use self::state::{PLACES, SLIVER, State};
 use self::word::{ACCESSED, Now, PENDING, SETTLED, Word};
 use super::simulate::Request;
 use super::{Access, Replacement, ReplacementConfig, ReplacementStats, hash};
@@ -234,6 +234,31 @@ impl Replacement for Tide {
             if !walk.holds(&state, self.now()) {
                 return;
             }
+        }
+    }
+
+    fn begin_walk(&self) {
+        self.state.lock().lists.keep_passed([None; PLACES]);
+    }
+
+    fn walk_on(&self, max: usize, out: &mut Vec<u32>) -> bool {
+        let end = out.len() + max;
+        let mut state = self.state.lock();
+        loop {
+            let now = self.keep_time(&mut state);
+            // It moves pages, so what was passed is taken behind it.
+            let walk = state.begin_walk(&self.words, now);
+            let Some(passed) = state.lists.take_passed() else { return false };
+            let mut walk = walk.behind(passed);
+            let is_over = state.name_batch(&self.words, &mut walk, end, out);
+            let goes_on = !is_over || out.len() == end;
+            if goes_on {
+                state.lists.keep_passed(walk.passed());
+            }
+            if is_over {
+                return goes_on;
+            }
+            MutexGuard::bump(&mut state);
         }
     }
 

@@ -7,7 +7,7 @@ use super::ghosts::Ghosts;
 use super::word::{Now, PENDING, RECENT, Word};
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
-use crate::replacement::lists::Lists;
+use crate::replacement::lists::{Lists, Passed};
 
 /// Scan pages that found room, and stay until it is needed.
 pub(super) const KEPT: usize = 0;
@@ -67,7 +67,8 @@ pub(super) struct State {
 /// It is of use only while no page leaves a list but by the walk itself, and within one generation:
 /// see [`Walk::holds`].
 pub(super) struct Walk {
-    last_named: [Option<u32>; PLACES],
+    last_named: Passed<PLACES>,
+    /// How many of each list.
     named: [usize; PLACES],
     /// Moves that may still be made in this batch, and those made before the first.
     moves: usize,
@@ -81,6 +82,17 @@ impl Walk {
     /// Whether the walk can go on after the mutex was let go.
     pub(super) fn holds(&self, state: &State, now: Now) -> bool {
         self.departures == state.departures && self.now == now
+    }
+
+    /// The same walk, of which an earlier part has passed these. How many it was is unknown by now:
+    /// most have been evicted since.
+    pub(super) fn behind(self, passed: Passed<PLACES>) -> Walk {
+        Walk { last_named: passed, ..self }
+    }
+
+    /// What it has passed.
+    pub(super) fn passed(&self) -> Passed<PLACES> {
+        self.last_named
     }
 }
 

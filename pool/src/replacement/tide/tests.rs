@@ -137,6 +137,87 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever other threads do between two parts of it.
+    #[test]
+    fn a_long_walk_comes_to_every_page_that_stays(
+        ops in prop::collection::vec(op(), 0..200),
+        setting in 0..=SETTINGS.len(),
+        part in 1usize..12,
+    ) {
+        let fixed = SETTINGS.get(setting).copied();
+        let tide = Tide::new(TideConfig { fixed }, FRAMES).unwrap();
+        tide.set_capacity(FRAMES);
+        // Frame to page.
+        let mut resident: HashMap<u32, u32> = (0..40).map(|no| (no, no)).collect();
+        let accesses = [Access::Normal, Access::Scan, Access::Prefetch, Access::PrefetchForScan];
+        for no in 0..40 {
+            tide.insert(no, page(no), accesses[no as usize % 4]);
+        }
+        let mut stays: Vec<u32> = (0..40).collect();
+        let mut next = 40;
+        tide.begin_walk();
+        let mut passed = std::collections::HashSet::new();
+        let mut walk_on = |tide: &Tide, resident: &HashMap<u32, u32>| {
+            let mut named = Vec::new();
+            let goes_on = tide.walk_on(part, &mut named);
+            assert!(!goes_on || named.len() == part);
+            passed.extend(named.iter().map(|frame| resident[frame]));
+            (named, goes_on)
+        };
+        for op in ops {
+            let (named, goes_on) = walk_on(&tide, &resident);
+            if !goes_on {
+                break;
+            }
+            let frames: Vec<u32> = resident.keys().copied().collect();
+            let nth = |n: u32| frames.iter().copied().min_by_key(|it| it.abs_diff(n % FRAMES));
+            let free = (0..FRAMES).find(|frame| !resident.contains_key(frame));
+            let some = nth(7).expect("there is one");
+            match op {
+                Op::Ask { page: no, statement, access } => statement::replay(statement, || {
+                    match (no % 3, free) {
+                        (0, Some(frame)) => {
+                            tide.insert(frame, page(next), access);
+                            resident.insert(frame, next);
+                            next += 1;
+                        }
+                        // The one that the walk came to last.
+                        (1, _) => {
+                            let frame = *named.last().unwrap();
+                            let gone = resident.remove(&frame).unwrap();
+                            tide.remove(frame);
+                            stays.retain(|page| *page != gone);
+                        }
+                        _ => tide.hit(some, access),
+                    }
+                }),
+                Op::Coldest { max } => drop(coldest(&tide, max)),
+                Op::Remove { page } => if let Some(frame) = nth(page) {
+                    tide.remove(frame);
+                    let gone = resident.remove(&frame).unwrap();
+                    stays.retain(|page| *page != gone);
+                },
+                Op::Move { page } => if let (Some(from), Some(to)) = (nth(page), free) {
+                    tide.relocate(from, to);
+                    let page = resident.remove(&from).unwrap();
+                    resident.insert(to, page);
+                },
+                Op::Capacity(frames) => tide.set_capacity(frames),
+                Op::Observe { .. } => {}
+            }
+            if resident.is_empty() {
+                break;
+            }
+            check(&tide, &resident);
+        }
+        while !resident.is_empty() && walk_on(&tide, &resident).1 {}
+        for page in stays {
+            prop_assert!(passed.contains(&page), "the walk has not come to page {page}");
+        }
+    }
+}
+
 #[test]
 fn a_statement_uses_a_page_once() {
     let tide = Tide::new(TideConfig::default(), 100).unwrap();

@@ -163,6 +163,64 @@ fn clean_pages_in_swap_are_not_moved_though_none_need_leave() {
 }
 
 #[test]
+fn a_lower_limit_begins_nothing_anew() {
+    let (pool, space) = full_pool();
+    pool.core.frames.seems_to_swap.store(true, Ordering::Relaxed);
+    (0..PAGES).step_by(3).for_each(|no| swap_out(&pool, &space, no));
+    pool.set_size(5 * EXTENT, ShrinkUrgency::Immediate);
+    while pool.resize.worker.lock().wave.is_empty() {
+        assert!(pool.run_resize_step());
+    }
+    let far: Vec<u32> = (0..9).collect();
+    let before = {
+        let mut worker = pool.resize.worker.lock();
+        (worker.found, worker.wave_len, worker.far_left) = (far.clone(), 7, 1000);
+        (worker.wave.clone(), worker.sweep.next, worker.sweep.left)
+    };
+    assert!(before.1 > 0, "it has looked for pages in swap");
+    for extents in [4, 3] {
+        pool.resize.worker.lock().begin((extents * EXTENT) as u32 / SIZE as u32);
+        let worker = pool.resize.worker.lock();
+        assert_eq!((worker.wave.clone(), worker.sweep.next, worker.sweep.left), before);
+        assert!(worker.sweep.finds_any());
+        assert_eq!((&worker.found, worker.wave_len, worker.far_left), (&far, 7, 1000));
+    }
+    // One that is raised is another resize, and so is one after the pool was within its limit.
+    pool.resize.worker.lock().begin(u32::MAX);
+    let is_anew = |pool: &Pool| {
+        let worker = pool.resize.worker.lock();
+        worker.wave.is_empty() && worker.found.is_empty() && worker.wave_len == 1
+    };
+    assert!(is_anew(&pool));
+    shrink(&pool, 4);
+    pool.resize.worker.lock().found = far;
+    pool.resize.worker.lock().begin(1);
+    assert!(is_anew(&pool));
+}
+
+/// Each slice meets a lower limit than the one before, and the shrink ends all the same.
+#[test]
+fn a_limit_that_falls_with_every_slice_is_reached() {
+    let (pool, space) = full_pool();
+    pool.set_size(5 * EXTENT, ShrinkUrgency::Immediate);
+    pool.run_resize_step();
+    let frames = &pool.core.frames;
+    let least = 2 * EXTENT as u32 / SIZE as u32;
+    let mut longest_wave = 0;
+    while frames.limit() > least {
+        frames.set_limit(frames.limit() - 1);
+        assert!(pool.run_resize_step());
+        longest_wave = longest_wave.max(pool.resize.worker.lock().wave_len);
+    }
+    assert!(longest_wave > 2, "waves grow: {longest_wave}");
+    while pool.run_resize_step() {}
+    assert_eq!(pool.resident_bytes(), 2 * EXTENT);
+    for no in 0..PAGES {
+        assert_eq!(value(&pool, &space, no), u64::from(no));
+    }
+}
+
+#[test]
 fn another_round_goes_on_where_the_last_one_ended() {
     let (pool, space) = full_pool();
     pool.core.frames.seems_to_swap.store(true, Ordering::Relaxed);
