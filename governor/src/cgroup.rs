@@ -9,6 +9,11 @@
 //! above what is mounted (`/../..`); then the mount point itself is the process's group as far as
 //! it can see.
 //!
+//! Unless what is mounted there begins above the namespace: many containers have the machine's
+//! `/sys/fs/cgroup`, to observe it. Mountinfo says how far above (`/../..`), and not by which names
+//! one comes down again. So the group is [searched for](Finder) whose `cgroup.procs` has the
+//! process. Where that finds nothing, the limits are unknown, and the log says so.
+//!
 //! Another process is looked for from where *this* one is: the kernel gives the path in
 //! `/proc/<pid>/cgroup` relative to the reader's cgroup namespace, and only the reader's mounts can
 //! be opened. (The other's mountinfo names directories in its own mount namespace: of a container,
@@ -16,6 +21,7 @@
 //! isn't it.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -89,23 +95,104 @@ impl Level {
 /// This process, as the argument of [`find`].
 pub(crate) const OWN: &str = "/proc/self";
 
-/// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`,
-/// `/proc/4711`).
+/// [`Finder::find`], once.
 ///
 /// # Errors
-/// When it can't be looked up, as by a process that has no file descriptor left: which is not to
-/// say that there is none. Of kind [`io::ErrorKind::Unsupported`] when another process's group is
-/// out of this one's sight, with the group in the message.
+/// As [`Finder::find`] says.
 pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
-    let text = |path: PathBuf| Ok::<_, io::Error>(letters(&fs::read(root.path(path))?));
-    let mounts = text(Path::new(OWN).join("mountinfo"))?;
-    let groups = text(proc_dir.join("cgroup"))?;
-    find_in(root, &mounts, &groups, proc_dir == Path::new(OWN)).map_err(|group| {
-        let group = path_of(&group);
-        let why =
-            format!("its memory cgroup {} is not below any that is mounted here", group.display());
-        io::Error::new(io::ErrorKind::Unsupported, why)
-    })
+    Finder::default().find(root, proc_dir)
+}
+
+/// Groups that are looked at in a search. A machine with five hundred containers has some thousand,
+/// and each takes some ten microseconds.
+const SEARCHED_MAX: usize = 10_000;
+
+/// Finds the memory controller of a process again and again, and searches for its group no more
+/// often than the process moves.
+#[derive(Debug, Default)]
+pub struct Finder {
+    searched: Option<Searched>,
+    doubt: Option<String>,
+}
+
+/// A search that was made.
+#[derive(Debug)]
+struct Searched {
+    /// What was known: the process, the mounts, its group as it is named.
+    by: (u32, Vec<(String, String)>, String),
+    found: Option<Hierarchy>,
+}
+
+impl Finder {
+    /// Finds the memory controller of the process whose `/proc` directory is `proc_dir`
+    /// (`/proc/self`, `/proc/4711`).
+    ///
+    /// # Errors
+    /// When it can't be looked up, as by a process that has no file descriptor left: which is not
+    /// to say that there is none. Of kind [`io::ErrorKind::Unsupported`] when another process's
+    /// group is out of this one's sight, with the group in the message.
+    pub fn find(&mut self, root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
+        let text = |path: PathBuf| Ok::<_, io::Error>(letters(&fs::read(root.path(path))?));
+        let mounts = text(Path::new(OWN).join("mountinfo"))?;
+        let groups = text(proc_dir.join("cgroup"))?;
+        let is_own = proc_dir == Path::new(OWN);
+        let number = || proc_dir.file_name()?.to_str()?.parse().ok();
+        let process =
+            Process { is_own, id: if is_own { std::process::id() } else { number().unwrap_or(0) } };
+        self.doubt = None;
+        self.find_in(root, &mounts, &groups, process)
+    }
+
+    /// Why the limits that were found may not be the process's, if it was not to be made out in
+    /// which group it is.
+    pub fn doubt(&self) -> Option<&str> {
+        self.doubt.as_deref()
+    }
+}
+
+/// Whose group is wanted.
+#[derive(Clone, Copy)]
+struct Process {
+    /// It is this one.
+    is_own: bool,
+    id: u32,
+}
+
+impl Process {
+    /// Whether it is in the group `directory`; `None` where the kernel does not say, as of a group
+    /// that has threads only.
+    fn is_in(self, root: &Root, version: Version, directory: &Path) -> io::Result<Option<bool>> {
+        let names: &[&str] = match version {
+            Version::V1 => &["cgroup.procs", "tasks"],
+            Version::V2 => &["cgroup.procs"],
+        };
+        let wanted = self.id.to_string();
+        for name in names {
+            match fs::read(root.path(directory.join(name))) {
+                Ok(members) => {
+                    return Ok(Some(
+                        members.split(|&byte| byte == b'\n').any(|id| id == wanted.as_bytes()),
+                    ));
+                }
+                Err(error) if is_out_of_descriptors(&error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// It says nothing of the file.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    errno.is_some_and(|errno| matches!(errno, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+fn out_of_sight(group: &str) -> io::Error {
+    let group = path_of(group);
+    let why =
+        format!("its memory cgroup {} is not below any that is mounted here", group.display());
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 /// The bytes of a file as letters, one each: what the syntax is of is ASCII, and a group's name may
@@ -119,55 +206,170 @@ fn path_of(letters: &str) -> PathBuf {
     OsString::from_vec(letters.chars().map(|letter| letter as u8).collect()).into()
 }
 
-/// The same from the [`letters`] of this process's `mountinfo` and the other's `cgroup`. The error
-/// is the group that is out of sight.
-fn find_in(
-    root: &Root,
-    mounts: &str,
-    groups: &str,
-    is_own: bool,
-) -> Result<Option<Hierarchy>, String> {
-    let group_of = |wanted: &dyn Fn(&str) -> bool| {
-        groups.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':');
-            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            wanted(controllers).then_some(path)
-        })
-    };
-    let mounted = |wanted: &dyn Fn(&Mount<'_>) -> bool| -> Vec<Mount<'_>> {
-        mounts.lines().filter_map(Mount::parse).filter(|mount| wanted(mount)).collect()
-    };
-    let locate = |mounts: &[Mount<'_>], version, group: &str| {
-        // The same hierarchy may be mounted more than once, each time from another group down.
-        let found = mounts.iter().find_map(|mount| mount.hierarchy(root, version, group));
-        let as_far_as_seen = || Some(mounts.first().filter(|_| is_own)?.whole(version));
-        found.or_else(as_far_as_seen).ok_or_else(|| group.to_owned())
-    };
-    // Version 1 first: where both are mounted, the controller is on one of them only, and a version
-    // 1 mount that names it has it.
-    let names_memory = |names: &str| names.split(',').any(|name| name == "memory");
-    let (v1, v1_group) = (
-        mounted(&|mount| mount.kind == "cgroup" && names_memory(mount.options)),
-        group_of(&names_memory),
-    );
-    if !v1.is_empty() {
-        return v1_group.map(|group| locate(&v1, Version::V1, group)).transpose();
-    }
-    let v2 = mounted(&|mount| mount.kind == "cgroup2");
-    let group = v1_group.or_else(|| group_of(&str::is_empty));
-    if v1_group.is_some() || v2.is_empty() {
-        // The controller isn't mounted here. The root group has no limit that one could miss.
-        return match group.filter(|&group| group != "/" && !is_own) {
-            Some(group) => Err(group.to_owned()),
-            None => Ok(None),
+impl Finder {
+    /// The same from the [`letters`] of this process's `mountinfo` and the other's `cgroup`.
+    fn find_in(
+        &mut self,
+        root: &Root,
+        mounts: &str,
+        groups: &str,
+        process: Process,
+    ) -> io::Result<Option<Hierarchy>> {
+        let group_of = |wanted: &dyn Fn(&str) -> bool| {
+            groups.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':');
+                let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+                wanted(controllers).then_some(path)
+            })
         };
+        let mounted = |wanted: &dyn Fn(&Mount<'_>) -> bool| -> Vec<Mount<'_>> {
+            mounts.lines().filter_map(Mount::parse).filter(|mount| wanted(mount)).collect()
+        };
+        // Version 1 first: where both are mounted, the controller is on one of them only, and a
+        // version 1 mount that names it has it.
+        let names_memory = |names: &str| names.split(',').any(|name| name == "memory");
+        let (v1, v1_group) = (
+            mounted(&|mount| mount.kind == "cgroup" && names_memory(mount.options)),
+            group_of(&names_memory),
+        );
+        if !v1.is_empty() {
+            let Some(group) = v1_group else { return Ok(None) };
+            return self.locate(root, &v1, Version::V1, group, process).map(Some);
+        }
+        let v2 = mounted(&|mount| mount.kind == "cgroup2");
+        let group = v1_group.or_else(|| group_of(&str::is_empty));
+        if v1_group.is_some() || v2.is_empty() {
+            // The controller isn't mounted here. The root group has no limit that one could miss.
+            return match group.filter(|&group| group != "/" && !process.is_own) {
+                Some(group) => Err(out_of_sight(group)),
+                None => Ok(None),
+            };
+        }
+        let Some(group) = group else { return Ok(None) };
+        let hierarchy = self.locate(root, &v2, Version::V2, group, process)?;
+        // The root group has no memory.current, so its absence there proves nothing.
+        let has_controller =
+            hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
+        Ok(has_controller.then_some(hierarchy))
     }
-    let Some(group) = group else { return Ok(None) };
-    let hierarchy = locate(&v2, Version::V2, group)?;
-    // The root group has no memory.current, so its absence there proves nothing.
-    let has_controller =
-        hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
-    Ok(has_controller.then_some(hierarchy))
+
+    /// Where the process's `group` is below these mounts of one hierarchy. There is at least one.
+    fn locate(
+        &mut self,
+        root: &Root,
+        mounts: &[Mount<'_>],
+        version: Version,
+        group: &str,
+        process: Process,
+    ) -> io::Result<Hierarchy> {
+        // The same hierarchy may be mounted more than once, each time from another group down.
+        let mut denied = None;
+        for mount in mounts {
+            let Some(found) = mount.hierarchy(root, version, group) else { continue };
+            if process.is_in(root, version, &found.directories[0])? != Some(false) {
+                return Ok(found);
+            }
+            denied.get_or_insert(found);
+        }
+        if let Some(found) = self.search_once(root, mounts, version, group, process)? {
+            return Ok(found);
+        }
+        if !process.is_own {
+            return denied.ok_or_else(|| out_of_sight(group));
+        }
+        let point = path_of(&mounts[0].point);
+        let is_there = process.is_in(root, version, &point)? == Some(true);
+        let as_far_as_seen = denied.unwrap_or_else(|| mounts[0].whole(version));
+        if !is_there {
+            self.doubt = Some(format!(
+                "the process's memory cgroup {} is not found below {}: limits of that group may \
+                 be missed; mount the container's cgroup there instead of the machine's, or set a \
+                 size",
+                path_of(group).display(),
+                point.display()
+            ));
+        }
+        Ok(as_far_as_seen)
+    }
+
+    /// [`search`] in each mount, unless that was done.
+    fn search_once(
+        &mut self,
+        root: &Root,
+        mounts: &[Mount<'_>],
+        version: Version,
+        group: &str,
+        process: Process,
+    ) -> io::Result<Option<Hierarchy>> {
+        let places = mounts.iter().map(|mount| (mount.root.to_string(), mount.point.to_string()));
+        let by = (process.id, places.collect(), group.to_owned());
+        let is_there = |found: &Hierarchy| root.path(&found.directories[0]).is_dir();
+        if let Some(searched) = self.searched.as_ref().filter(|searched| searched.by == by)
+            && searched.found.as_ref().is_none_or(is_there)
+        {
+            return Ok(searched.found.clone());
+        }
+        let mut found = None;
+        for mount in mounts {
+            let Some(levels) = mount.levels_to(root, version, group) else { continue };
+            let point = path_of(&mount.point);
+            if let Some(own) = search(root, version, &point, &levels, process)? {
+                let above = own.ancestors().take_while(|d| d.starts_with(&point));
+                let directories = above.map(Path::to_owned).collect();
+                found = Some(Hierarchy { version, directories });
+                break;
+            }
+        }
+        self.searched = Some(Searched { by, found: found.clone() });
+        Ok(found)
+    }
+}
+
+/// What is known of the way from a mount point down to a group.
+struct Levels {
+    /// Through this many groups whose names are unknown; `None`: their number is, too.
+    unknown: Option<usize>,
+    /// And from there by these names.
+    known: PathBuf,
+}
+
+/// The group below `point` that the process is in, if it is among the first [`SEARCHED_MAX`].
+fn search(
+    root: &Root,
+    version: Version,
+    point: &Path,
+    levels: &Levels,
+    process: Process,
+) -> io::Result<Option<PathBuf>> {
+    let mut left = VecDeque::from([(point.to_owned(), 0)]);
+    let mut seen = 1;
+    while let Some((directory, depth)) = left.pop_front() {
+        if levels.unknown.is_none_or(|unknown| unknown == depth) {
+            let group = match levels.known.as_os_str().is_empty() {
+                true => directory.clone(),
+                false => directory.join(&levels.known),
+            };
+            if process.is_in(root, version, &group)? == Some(true) {
+                return Ok(Some(group));
+            }
+        }
+        if levels.unknown.is_some_and(|unknown| unknown == depth) {
+            continue;
+        }
+        let entries = match fs::read_dir(root.path(&directory)) {
+            Err(error) if is_out_of_descriptors(&error) => return Err(error),
+            // It has gone, or is not for this user.
+            Err(_) => continue,
+            Ok(entries) => entries,
+        };
+        for entry in entries.flatten() {
+            if seen < SEARCHED_MAX && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                left.push_back((directory.join(entry.file_name()), depth + 1));
+                seen += 1;
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// The files of one level, kept open from one reading to the next.
@@ -322,6 +524,26 @@ impl<'a> Mount<'a> {
         let found = root.path(&own).is_dir();
         let levels = || own.ancestors().take_while(|d| d.starts_with(&point));
         found.then(|| Hierarchy { version, directories: levels().map(Path::to_owned).collect() })
+    }
+
+    /// The way down to `group`, if that may be below the mount point and its names are not known.
+    fn levels_to(&self, root: &Root, version: Version, group: &str) -> Option<Levels> {
+        let is_up = |part: &Component<'_>| *part == Component::ParentDir;
+        let (group_path, above) = (path_of(group), path_of(&self.root));
+        let names = |path: &Path| -> PathBuf {
+            path.components().filter(|part| *part != Component::RootDir).collect()
+        };
+        let (names_of_group, above) = (names(&group_path), names(&above));
+        let ups = |path: &Path| path.components().take_while(is_up).count();
+        let (group_ups, mount_ups) = (ups(&names_of_group), ups(&above));
+        let known = names_of_group.components().skip(group_ups).collect();
+        if mount_ups == above.components().count() && mount_ups > group_ups {
+            return Some(Levels { unknown: Some(mount_ups - group_ups), known });
+        }
+        // The group that has this name is another's.
+        self.hierarchy(root, version, group)?;
+        let below = group_path.strip_prefix(path_of(&self.root)).ok()?;
+        Some(Levels { unknown: None, known: below.to_owned() })
     }
 
     /// The mount point alone.
@@ -533,6 +755,103 @@ mod tests {
         write(dir.path(), "cg/db.service/memory.current", "5");
         let found = find(&Root::new(dir.path()), Path::new(OWN)).unwrap().unwrap();
         assert_eq!(found.directories, [Path::new("/cg/db.service"), Path::new("/cg")]);
+    }
+
+    /// A container with a private cgroup namespace into which all of the machine's hierarchy is
+    /// mounted, as Docker does for `-v /sys/fs/cgroup:/sys/fs/cgroup`.
+    fn in_a_container_that_sees_the_machine(
+        version: Version,
+        group: &str,
+        above: &str,
+    ) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let (controllers, kind, options) = match version {
+            Version::V1 => ("4:memory", "cgroup", "rw,memory"),
+            Version::V2 => ("0:", "cgroup2", "rw"),
+        };
+        write(dir.path(), "proc/self/cgroup", &format!("{controllers}:{group}\n"));
+        let mounts = format!("30 23 0:26 {above} /cg rw - {kind} {kind} {options}\n");
+        write(dir.path(), "proc/self/mountinfo", &mounts);
+        let mut others = 1..;
+        for other in ["", "/init.scope", "/docker", "/docker/1f", "/docker/2e", "/docker/2e/x"] {
+            let pid = others.next().unwrap();
+            let pid = if pid == std::process::id() { 0 } else { pid };
+            write(dir.path(), &format!("cg{other}/cgroup.procs"), &format!("{pid}\n"));
+            write(dir.path(), &format!("cg{other}/memory.current"), "5");
+        }
+        dir
+    }
+
+    #[test]
+    fn a_group_below_names_that_a_namespace_hides_is_found_by_its_members() {
+        let own = format!("7\n{}\n", std::process::id());
+        for (group, above, place) in [
+            ("/", "/../..", "/docker/2e"),
+            // The server is in a group below the container's.
+            ("/x", "/../..", "/docker/2e/x"),
+            // It has been moved out of the container's.
+            ("/../1f", "/../..", "/docker/1f"),
+            // No kernel says that nothing is above, but a runtime that imitates one may.
+            ("/", "/", "/docker/2e/x"),
+            ("/docker", "/", "/docker"),
+        ] {
+            for (version, members) in [
+                (Version::V2, "cgroup.procs"),
+                (Version::V1, "cgroup.procs"),
+                (Version::V1, "tasks"),
+            ] {
+                let dir = in_a_container_that_sees_the_machine(version, group, above);
+                if members == "tasks" {
+                    std::fs::remove_file(dir.path().join(format!("cg{place}/cgroup.procs")))
+                        .unwrap();
+                }
+                write(dir.path(), &format!("cg{place}/{members}"), &own);
+                let mut finder = Finder::default();
+                let root = Root::new(dir.path());
+                let mut found = || finder.find(&root, Path::new(OWN)).unwrap().unwrap();
+                let first = found();
+                assert_eq!(first.version, version);
+                assert_eq!(first.directories[0], Path::new("/cg").join(&place[1..]), "{group}");
+                assert_eq!(first.directories.last().unwrap(), Path::new("/cg"));
+                assert_eq!(found(), first);
+                assert_eq!(finder.doubt(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_not_found_is_searched_for_when_the_process_has_moved() {
+        let dir = in_a_container_that_sees_the_machine(Version::V2, "/", "/../..");
+        let root = Root::new(dir.path());
+        let mut finder = Finder::default();
+        let find = |finder: &mut Finder| finder.find(&root, Path::new(OWN)).unwrap().unwrap();
+        assert_eq!(find(&mut finder).directories, [Path::new("/cg")]);
+        let doubt = finder.doubt().unwrap().to_owned();
+        assert!(doubt.starts_with("the process's memory cgroup / is not found below /cg"));
+        // Not at every look.
+        write(dir.path(), "cg/docker/2e/cgroup.procs", &std::process::id().to_string());
+        assert_eq!(find(&mut finder).directories, [Path::new("/cg")]);
+        assert_eq!(finder.doubt(), Some(&*doubt));
+        write(dir.path(), "proc/self/cgroup", "0::/../2e\n");
+        assert_eq!(find(&mut finder).directories[0], Path::new("/cg/docker/2e"));
+        assert_eq!(finder.doubt(), None);
+        // Nor without end.
+        let levels = Levels { unknown: Some(2), known: PathBuf::new() };
+        let process = Process { is_own: true, id: std::process::id() };
+        for no in 0..SEARCHED_MAX + 10 {
+            std::fs::create_dir(dir.path().join(format!("cg/{no}"))).unwrap();
+        }
+        assert_eq!(search(&root, Version::V2, Path::new("/cg"), &levels, process).unwrap(), None);
+    }
+
+    #[test]
+    fn another_process_beside_this_one_in_such_a_container_is_found() {
+        let dir = in_a_container_that_sees_the_machine(Version::V2, "/", "/../..");
+        write(dir.path(), "proc/4711/cgroup", "0::/\n");
+        assert_eq!(of_another(dir.path()).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        write(dir.path(), "cg/docker/1f/cgroup.procs", "12\n4711\n");
+        let found = of_another(dir.path()).unwrap().unwrap();
+        assert_eq!(found.directories[0], Path::new("/cg/docker/1f"));
     }
 
     #[test]

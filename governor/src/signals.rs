@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::{self, Hierarchy, Level, LevelFiles};
+use crate::cgroup::{self, Finder, Hierarchy, Level, LevelFiles};
 use crate::kernel::{Root, Source, field, field_kib, pressure_some_total_us};
 
 /// What was measured at one moment. A source that could not be read is `None`.
@@ -166,7 +166,10 @@ const FIND_AGAIN: Duration = Duration::from_secs(5);
 pub struct Reader {
     root: Root,
     proc_dir: PathBuf,
+    finder: Finder,
     hierarchy: Option<Hierarchy>,
+    /// Why the limits may not be the process's.
+    doubt: Option<String>,
     levels: Vec<LevelFiles>,
     found_at: Duration,
     /// Why another process's limits can't be seen.
@@ -224,7 +227,9 @@ impl Reader {
                 .filter(|_| pid.is_none() && root.number(OVERCOMMIT) == Some(STRICT)),
             root,
             proc_dir,
+            finder: Finder::default(),
             hierarchy: None,
+            doubt: None,
             levels: Vec::new(),
             found_at: Duration::ZERO,
             out_of_sight: None,
@@ -257,7 +262,7 @@ impl Reader {
     /// of the process.
     fn find_levels(&mut self, at: Duration) {
         self.found_at = at;
-        let found = match cgroup::find(&self.root, &self.proc_dir) {
+        let found = match self.finder.find(&self.root, &self.proc_dir) {
             Ok(found) => {
                 self.out_of_sight = None;
                 found
@@ -274,6 +279,10 @@ impl Reader {
             }
             Err(_) => return,
         };
+        if self.doubt.as_deref() != self.finder.doubt() {
+            self.doubt = self.finder.doubt().map(str::to_owned);
+            self.notices.extend(self.doubt.clone());
+        }
         if found != self.hierarchy {
             self.levels = found.iter().flat_map(|h| h.files(&self.root)).collect();
             self.hierarchy = found;

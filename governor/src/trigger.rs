@@ -81,18 +81,23 @@ pub enum Woken {
 #[derive(Debug)]
 pub struct Waiter {
     bell: Bell,
-    triggers: Vec<Trigger>,
+    trigger: Option<Trigger>,
 }
 
 impl Waiter {
     /// A waiter for this bell, without a trigger yet.
     pub fn new(bell: Bell) -> Waiter {
-        Waiter { bell, triggers: Vec::new() }
+        Waiter { bell, trigger: None }
     }
 
-    /// Adds a trigger.
-    pub fn add(&mut self, trigger: Trigger) {
-        self.triggers.push(trigger);
+    /// Waits for this trigger from now on, or for none, in place of the one before.
+    pub fn set_trigger(&mut self, trigger: Option<Trigger>) {
+        self.trigger = trigger;
+    }
+
+    /// Whether it waits for a trigger.
+    pub fn has_trigger(&self) -> bool {
+        self.trigger.is_some()
     }
 
     /// Sleeps at most for `timeout`. A trigger whose file went away, as it does with its cgroup, is
@@ -102,22 +107,20 @@ impl Waiter {
     /// When the kernel refuses to wait at all: the caller must then sleep in some other way.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Woken> {
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(1 + self.triggers.len());
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2);
         fds.push(PollFd::new(&*self.bell.0, PollFlags::IN));
-        fds.extend(self.triggers.iter().map(|t| PollFd::new(&t.file, PollFlags::PRI)));
+        fds.extend(self.trigger.iter().map(|t| PollFd::new(&t.file, PollFlags::PRI)));
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Woken::Timeout),
             Ok(_) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let gone: Vec<bool> = fds[1..]
-            .iter()
-            .map(|fd| fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL))
-            .collect();
-        let triggered = fds[1..].iter().any(|fd| !fd.revents().is_empty());
+        let reported = fds.get(1).map_or(PollFlags::empty(), PollFd::revents);
         drop(fds);
-        let mut gone = gone.into_iter();
-        self.triggers.retain(|_| !gone.next().unwrap_or(false));
+        let triggered = !reported.is_empty();
+        if reported.intersects(PollFlags::ERR | PollFlags::NVAL) {
+            self.trigger = None;
+        }
         Ok(match (self.bell.hush(), triggered) {
             (true, _) => Woken::Called,
             (false, true) => Woken::Triggered,
@@ -157,9 +160,9 @@ mod tests {
             return;
         };
         let mut waiter = Waiter::new(Bell::new().unwrap());
-        waiter.add(trigger);
+        waiter.set_trigger(Some(trigger));
         // Whether it fires depends on the machine; that it is not taken for gone does not.
         waiter.wait(Duration::from_millis(10)).unwrap();
-        assert_eq!(waiter.triggers.len(), 1);
+        assert!(waiter.has_trigger());
     }
 }

@@ -7,11 +7,13 @@
 //! [`SWAPPING_EVERY`]. Where the kernel offers triggers, they end a sleep early.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tidepool_governor::Reader;
 use tidepool_governor::cgroup::Version;
 use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
 use tidepool_pool::StepRunner;
@@ -98,10 +100,11 @@ fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
     let started = Instant::now();
     let mut waiter = Waiter::new(bell);
     let mut steps = StepRunner::new(THREAD);
+    let mut pressure = Pressure::default();
     if let Some(governor) = governor.upgrade() {
         governor.pool.priority().raise();
         // Without a trigger it polls.
-        let _ = steps.run(|| arm_pressure(&governor, &mut waiter));
+        let _ = steps.run(|| pressure.follow(&governor.control.lock().reader, &mut waiter));
     }
     let mut seen = Seen::default();
     let mut read_at = Duration::ZERO;
@@ -123,34 +126,54 @@ fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
                     room_bytes: control.signals.room().map(|room| room.bytes()),
                     is_swapping: control.governor.is_swapping(),
                 };
+                pressure.follow(&control.reader, &mut waiter);
             }
         };
         pause = steps.run(step).map_or_else(|rest| rest, |()| seen.pause());
     }
 }
 
-/// The own cgroup's pressure file, or else the machine's.
-fn arm_pressure(governor: &PoolGovernor, waiter: &mut Waiter) {
-    let control = governor.control.lock();
-    let reader = &control.reader;
-    let own = reader
-        .hierarchy()
-        .filter(|hierarchy| hierarchy.version == Version::V2)
-        .and_then(|hierarchy| hierarchy.directories.first())
-        .map(|directory| reader.root().path(directory.join("memory.pressure")));
-    let machine = reader.root().path("/proc/pressure/memory");
-    drop(control);
-    let armed = own
-        .map_or(Err(io::ErrorKind::NotFound.into()), |path| Trigger::open(&path))
-        .or_else(|_| Trigger::open(&machine));
-    match armed {
-        Ok(trigger) => waiter.add(trigger),
-        Err(error) => tracing::debug!(%error, "no pressure trigger: polling only"),
+/// The pressure file that wakes the thread: that of the process's own cgroup, or else the
+/// machine's.
+#[derive(Default)]
+struct Pressure {
+    /// The own cgroup's directory, if it has one, when the trigger was armed last.
+    armed_in: Option<Option<PathBuf>>,
+    /// The kernel offered a trigger then.
+    is_offered: bool,
+}
+
+impl Pressure {
+    /// Arms the trigger, if the process is in another cgroup than the last time, or the trigger's
+    /// file has gone with its cgroup.
+    fn follow(&mut self, reader: &Reader, waiter: &mut Waiter) {
+        let own = reader
+            .hierarchy()
+            .filter(|hierarchy| hierarchy.version == Version::V2)
+            .and_then(|hierarchy| hierarchy.directories.first());
+        let has_moved = self.armed_in.as_ref().is_none_or(|armed| armed.as_ref() != own);
+        let has_gone = self.is_offered && !waiter.has_trigger();
+        if !has_moved && !has_gone {
+            return;
+        }
+        self.armed_in = Some(own.cloned());
+        let armed = match own {
+            Some(own) => Trigger::open(&reader.root().path(own.join("memory.pressure"))),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        let armed = armed.or_else(|_| Trigger::open(&reader.root().path("/proc/pressure/memory")));
+        self.is_offered = armed.is_ok();
+        if let Err(error) = &armed {
+            tracing::debug!(%error, "no pressure trigger: polling only");
+        }
+        waiter.set_trigger(armed.ok());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidepool_governor::kernel::Root;
+
     use super::*;
 
     #[test]
@@ -164,6 +187,44 @@ mod tests {
         assert_eq!(seen(Some(1 << 40), true).pause(), SWAPPING_EVERY);
         assert_eq!(seen(None, true).pause(), SWAPPING_EVERY);
         assert_eq!(seen(Some(0), true).pause(), GLANCE_EVERY_MIN);
+    }
+
+    /// The kernel takes a trigger's condition as it would take any text.
+    #[test]
+    fn the_trigger_is_that_of_the_cgroup_that_the_process_is_in_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/self/mountinfo", "35 31 0:32 / /cg rw - cgroup2 cgroup2 rw\n");
+        write("proc/self/cgroup", "0::/db\n");
+        let is_armed = |group: &str| {
+            let text = std::fs::read_to_string(dir.path().join("cg").join(group));
+            text.unwrap().starts_with("some ")
+        };
+        for group in ["db", "other"] {
+            write(&format!("cg/{group}/memory.current"), "1\n");
+            write(&format!("cg/{group}/memory.pressure"), "");
+        }
+        let (db, other) = ("db/memory.pressure", "other/memory.pressure");
+        let mut reader = Reader::new(Root::new(dir.path()), None);
+        let mut waiter = Waiter::new(Bell::new().unwrap());
+        let mut pressure = Pressure::default();
+        pressure.follow(&reader, &mut waiter);
+        assert_eq!((is_armed(db), is_armed(other)), (true, false));
+        write("proc/self/cgroup", "0::/other\n");
+        reader.read(Duration::from_secs(60));
+        pressure.follow(&reader, &mut waiter);
+        assert!(is_armed(other));
+        // No more often than the process moves, or the file goes.
+        write("cg/other/memory.pressure", "");
+        pressure.follow(&reader, &mut waiter);
+        assert!(!is_armed(other));
+        waiter.set_trigger(None);
+        pressure.follow(&reader, &mut waiter);
+        assert!(is_armed(other));
     }
 
     #[test]

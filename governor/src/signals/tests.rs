@@ -253,3 +253,30 @@ fn the_tightest_level_wins() {
     let room = signals.room().unwrap();
     assert_eq!((room.bytes(), room.place), (300, Place::Cgroup("/a".into())));
 }
+
+/// As where all of the machine's hierarchy is mounted into a container with a cgroup namespace.
+#[test]
+fn limits_that_may_be_missed_are_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| write_below(dir.path(), file, text);
+    write("proc/self/cgroup", "0::/\n");
+    write("proc/self/mountinfo", "30 23 0:26 /.. /cg rw - cgroup2 cgroup2 rw\n");
+    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 9000 kB\n");
+    write("proc/self/status", "VmRSS: 1 kB\nVmSwap: 0 kB\n");
+    write("proc/vmstat", "pswpin 0\npswpout 0\n");
+    write("cg/cgroup.procs", "1\n");
+    write("cg/box/memory.max", "1000");
+    write("cg/box/memory.current", "400");
+    let mut reader = Reader::new(Root::new(dir.path()), None);
+    assert_eq!(reader.read(Duration::ZERO).room().unwrap().place, Place::Machine);
+    let notices = reader.take_notices();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(notices[0].contains("is not found below /cg"), "{notices:?}");
+    reader.read(Duration::from_secs(60));
+    assert_eq!(reader.take_notices(), [""; 0]);
+    // A process that is found is sized by its limit.
+    write("cg/box/cgroup.procs", &format!("{}\n", std::process::id()));
+    let mut reader = Reader::new(Root::new(dir.path()), None);
+    assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 600);
+    assert_eq!(reader.take_notices(), [""; 0]);
+}
