@@ -309,7 +309,7 @@ impl UndoLog {
         assert!(at.page == self.tail.page && at.offset < self.tail.offset, "the newest is cut");
         assert!(self.records > 0, "there is a record to be cut");
         debug_assert_eq!(self.page_of_tail(mtr, page).used, usize::from(self.tail.offset));
-        undo.note_cut(self.stream);
+        undo.note_cut(self.stream, at);
         mtr.apply(page, &write(USED_AT, &at.offset.to_le_bytes()));
         self.tail.offset = at.offset;
         self.records -= 1;

@@ -23,8 +23,8 @@
 //! # Contents
 //! [`record`]: the bytes of records; [`page`]: the bytes of pages and of the directory; [`stream`]:
 //! streams; [`log`]: one transaction's log; [`open`]: what an open finds; [`damage`]: what broken
-//! pages cost; [`shrink`]: room is given back. `docs/internals/format/undo.md` has the format byte
-//! by byte.
+//! pages cost; [`shrink`]: room is given back; [`watch`]: who reads records without a latch.
+//! `docs/internals/format/undo.md` has the format byte by byte.
 //!
 //! # Latches
 //! Undo pages come behind tree pages and before space headers. A log's owner latches at most two of
@@ -38,6 +38,7 @@ pub mod record;
 pub mod shrink;
 pub mod stream;
 mod trail;
+pub(crate) mod watch;
 
 pub use record::LogState;
 pub(crate) use stream::records_read_by_thread;

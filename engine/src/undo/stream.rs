@@ -17,6 +17,7 @@ use super::page::{
 };
 use super::record::{Body, LogRecord, LogState, Record};
 use super::trail::Trail;
+use super::watch::{Watch, Watches};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::files::UNDO_FILE;
@@ -60,6 +61,7 @@ pub(super) struct Stream {
     stuck: AtomicBool,
     /// Records that rollbacks have cut off.
     cuts: AtomicU64,
+    watches: Arc<Watches>,
 }
 
 impl Stream {
@@ -75,6 +77,7 @@ impl Stream {
             head_csn: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
             cuts: AtomicU64::new(0),
+            watches: Arc::default(),
         }
     }
 
@@ -385,8 +388,17 @@ impl Undo {
 
     /// A record is about to be cut off, under the latches of its page and, if it is about an entry,
     /// of that one's leaf.
-    pub(super) fn note_cut(&self, stream: u32) {
-        self.streams[stream as usize].cuts.fetch_add(1, Ordering::Release);
+    pub(super) fn note_cut(&self, stream: u32, at: RollPointer) {
+        let stream = &self.streams[stream as usize];
+        stream.watches.note_cut(at);
+        stream.cuts.fetch_add(1, Ordering::Release);
+    }
+
+    /// Names a record, to learn later whether it has been cut off. The caller has the leaf of its
+    /// entry latched.
+    pub(crate) fn watch(&self, at: RollPointer) -> Result<Watch> {
+        let stream = self.stream_of(at)?;
+        Ok(Watch::new(&self.streams[stream as usize].watches, at))
     }
 
     /// An error about a page of the undo space.

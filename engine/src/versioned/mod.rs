@@ -26,8 +26,9 @@
 //! can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
 //! version back, and purge leaves alone what a live view may walk through. Of a long chain of
 //! versions only the first are walked so. The others that are not committed are walked without the
-//! latch, and a reader that has walked asks whether anything was taken back meanwhile; the first
-//! who gets behind them leaves what is there for all who come after.
+//! latch. A reader that does so names where it comes from, learns whether that was taken back
+//! meanwhile ([`crate::undo::watch`]), and then begins anew; the first who gets behind them leaves
+//! what is there for all who come after.
 
 mod committed;
 mod load;

@@ -37,7 +37,7 @@ use std::collections::BTreeMap;
 use tidepool_pool::Access;
 
 use super::VersionedTree;
-use super::read::VersionQuery;
+use super::read::{Ended, VersionQuery, Walk, latched_after};
 use crate::btree::Seek;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
@@ -57,7 +57,6 @@ const UNCHECKED_RECORDS: u32 = 1024;
 const LATCHED_VERSIONS: u32 = 32;
 
 /// The versions of an entry that were committed after a statement's read point, from the newest on.
-#[derive(Debug)]
 pub(super) struct RecentVersions {
     reading: Reading,
     /// The first that was not looked at.
@@ -65,6 +64,19 @@ pub(super) struct RecentVersions {
     /// Of those looked at, the delete-marks of rows that moved: who made each, and the record of
     /// the deletion.
     departures: Vec<(TrxId, RollPointer)>,
+    /// Where to find the newest of them, if that is behind many versions of a transaction that has
+    /// not ended: then nothing else is known yet.
+    behind: Option<Box<Behind>>,
+}
+
+/// A way to the newest version of an entry that is of a transaction that has ended.
+struct Behind {
+    key: Vec<u8>,
+    /// Of the version where the way begins.
+    value: Vec<u8>,
+    walk: Walk,
+    /// Ways before this one that could not be gone to their end.
+    walks_in_vain: u32,
 }
 
 impl RecentVersions {
@@ -80,10 +92,14 @@ impl RecentVersions {
         if !trx.is_newer_than_statement(newest.trx_id) {
             return Ok(None);
         }
-        let mut recent = RecentVersions { reading, next: Some(newest), departures: Vec::new() };
+        let mut recent = RecentVersions::new(reading, Some(newest));
         recent.look(trx, LATCHED_VERSIONS)?;
         let has_to_be_checked = recent.next.is_some() || !recent.departures.is_empty();
         Ok(has_to_be_checked.then_some(recent))
+    }
+
+    fn new(reading: Reading, next: Option<Before>) -> RecentVersions {
+        RecentVersions { reading, next, departures: Vec::new(), behind: None }
     }
 
     /// Looks at some of the versions. The read point keeps their undo records.
@@ -131,12 +147,52 @@ impl VersionedTree {
         entry: &Entry<'_>,
         reading: Reading,
     ) -> Result<Option<RecentVersions>> {
+        self.recent_after(trx, key, entry, reading, 0)
+    }
+
+    /// The same, after a number of walks behind a transaction's versions that were in vain.
+    fn recent_after(
+        &self,
+        trx: &mut TransactionCore,
+        key: &[u8],
+        entry: &Entry<'_>,
+        reading: Reading,
+        walks_in_vain: u32,
+    ) -> Result<Option<RecentVersions>> {
         if !trx.is_newer_than_statement(entry.trx_id) {
             return Ok(None);
         }
         // What is not committed has moved nothing yet.
-        let newest = VersionQuery::new(self, trx, ReadView::COMMITTED).newest_ended(key, entry)?;
-        newest.map_or(Ok(None), |newest| RecentVersions::of(trx, newest, reading))
+        let (query, mut value) = (VersionQuery::new(self, trx, ReadView::COMMITTED), Vec::new());
+        match query.newest_ended(key, entry, &mut value, latched_after(walks_in_vain))? {
+            Ended::Version(None) => Ok(None),
+            Ended::Version(Some(newest)) => RecentVersions::of(trx, newest, reading),
+            Ended::Further(walk) => {
+                let behind = Behind { key: key.to_vec(), value, walk, walks_in_vain };
+                let recent = RecentVersions::new(reading, None);
+                Ok(Some(RecentVersions { behind: Some(Box::new(behind)), ..recent }))
+            }
+        }
+    }
+
+    /// Goes behind the versions of a transaction that has not ended. No latch is held.
+    fn go_behind(
+        &self,
+        trx: &mut TransactionCore,
+        behind: Behind,
+        reading: Reading,
+    ) -> Result<Option<RecentVersions>> {
+        let Behind { key, mut value, walk, walks_in_vain } = behind;
+        let query = VersionQuery::new(self, trx, ReadView::COMMITTED);
+        if let Some(newest) = query.behind(&key, walk, &mut value)? {
+            return newest.map_or(Ok(None), |newest| RecentVersions::of(trx, newest, reading));
+        }
+        trx.check_interrupt()?;
+        let leaf = self.tree.leaf_shared(Seek::Key(&key), Access::Normal)?;
+        let Ok(slot) = leaf.find(&key) else { return Ok(None) };
+        let entry = Entry::decode(leaf.payload_at(slot))
+            .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+        self.recent_after(trx, &key, &entry, reading, walks_in_vain + 1)
     }
 
     /// The check of an entry that a scan has passed over by what it read without its lock. No latch
@@ -165,6 +221,12 @@ impl VersionedTree {
         recent: Option<RecentVersions>,
     ) -> Result<()> {
         let Some(mut recent) = recent else { return Ok(()) };
+        while let Some(behind) = recent.behind.take() {
+            match self.go_behind(trx, *behind, recent.reading)? {
+                Some(found) => recent = found,
+                None => return Ok(()),
+            }
+        }
         while recent.next.is_some() {
             trx.check_interrupt()?;
             recent.look(trx, UNCHECKED_RECORDS)?;

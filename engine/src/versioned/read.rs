@@ -16,16 +16,26 @@ use crate::pause::{self, PausePoint};
 use crate::trx::view::ReadView;
 use crate::trx::{Isolation, TransactionCore, TrxSystem};
 use crate::undo::record::{Body, Skip};
+use crate::undo::watch::Watch;
 
 /// Versions that are passed under the leaf's latch. The rest of a long chain is walked without it:
 /// each of these versions may take a read from the disk.
-const LATCHED_VERSIONS: usize = 32;
-/// Versions that are passed without the latch between two checks: whether the reader was
-/// interrupted, and whether an active transaction has taken back any of the versions passed.
+pub(super) const LATCHED_VERSIONS: usize = 32;
+/// The most that are, after walks that were in vain: see [`latched_after`].
+const LATCHED_VERSIONS_MAX: usize = 256;
+/// Versions that are passed without the latch between two checks whether the reader was
+/// interrupted.
 const UNCHECKED_VERSIONS: usize = 1024;
-/// Walks without the latch that a reader begins again because versions were taken back. After that
-/// it holds the latch.
-const UNLATCHED_WALKS: usize = 3;
+/// The same, of an active transaction's versions, between two checks whether it has taken back what
+/// the walk comes from. So far ahead of a rollback a walk must be not to begin anew.
+const UNFINISHED_VERSIONS: usize = 256;
+
+/// How many versions are passed under the latch after this number of walks in vain, each of which
+/// had to begin anew because a rollback overtook it. The further a walk is ahead of the rollback
+/// when it begins, the less likely that is again.
+pub(super) fn latched_after(walks_in_vain: u32) -> usize {
+    (LATCHED_VERSIONS << walks_in_vain.min(8)).min(LATCHED_VERSIONS_MAX)
+}
 
 /// A read of one entry of an index.
 #[derive(Debug)]
@@ -109,9 +119,17 @@ pub(super) enum Version {
 pub(super) enum Walked {
     /// As [`Version::Found`].
     Found(Option<u8>),
-    /// The chain was taken back during the walk: look at the leaf again
+    /// Where the walk came from was taken back during it: look at the leaf again
     /// ([`VersionedTree::version_of`]).
     Gone,
+}
+
+/// What lies behind the versions of a transaction that has not ended.
+pub(super) enum Ended {
+    /// This version; none if there is none.
+    Version(Option<Before>),
+    /// It is far down the chain: call [`VersionQuery::behind`] without the leaf's latch.
+    Further(Walk),
 }
 
 /// A version newer than the reader's view.
@@ -127,18 +145,8 @@ struct Unfinished {
     owner: Arc<Owner>,
     /// Of what it has overwritten.
     epoch: u64,
-    /// Its undo log's stream, and the cuts of that stream by then.
-    stream: u32,
-    cuts: u64,
-}
-
-/// Where to walk the versions of an active transaction, if they are many.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LongChains {
-    /// Later, without the latch: the query gives a [`Walk`].
-    Defer,
-    /// Here, under the leaf's latch.
-    WalkLatched,
+    /// The record that the walk comes from.
+    watch: Watch,
 }
 
 /// An entry in a leaf that the reader has latched.
@@ -189,14 +197,15 @@ impl<'a> VersionQuery<'a> {
         id == self.own || self.view.sees(&self.system().csn, id)
     }
 
-    /// Puts the newest version that the view sees into `value`, or the one where a [`Walk`] begins.
-    /// `key` gives the entry's key, which is asked for only if the newest version is not it.
+    /// Puts the newest version that the view sees into `value`, or the one where a [`Walk`] begins,
+    /// behind `latched_max` others. `key` gives the entry's key, which is asked for only if the
+    /// newest version is not it.
     pub(super) fn visible(
         &self,
         latched: LatchedEntry<'_>,
         key: impl Fn() -> Vec<u8>,
         value: &mut Vec<u8>,
-        long_chains: LongChains,
+        latched_max: usize,
     ) -> Result<Version> {
         let LatchedEntry { page, slot, payload } = latched;
         let newest = Entry::decode(payload).ok_or_else(|| corrupt_entry(page, slot))?;
@@ -211,7 +220,7 @@ impl<'a> VersionQuery<'a> {
             return Ok(Version::Found(Some(flags)));
         }
         value.extend_from_slice(newest_value);
-        self.older(&key(), Before::new(flags, trx_id, roll), value, long_chains)
+        self.older(&key(), Before::new(flags, trx_id, roll), value, latched_max)
     }
 
     /// Goes on from the newest version, which the view does not see. The leaf is latched.
@@ -220,10 +229,10 @@ impl<'a> VersionQuery<'a> {
         key: &[u8],
         newest: Before,
         value: &mut Vec<u8>,
-        long_chains: LongChains,
+        latched_max: usize,
     ) -> Result<Version> {
         let mut at = newest;
-        for _ in 0..LATCHED_VERSIONS {
+        for _ in 0..latched_max {
             match self.pass(key, at, value)? {
                 Passed::Unseen(before) => at = before,
                 Passed::Found(found) => return Ok(Version::Found(found)),
@@ -241,11 +250,8 @@ impl<'a> VersionQuery<'a> {
         let before = match owner.version_cache.get(self.tree.id(), key, value) {
             Some(before) => before,
             None => {
-                let through = self.unfinished(owner, at)?;
-                if long_chains == LongChains::Defer {
-                    return Ok(Version::Older(Walk { at, through: Some(through) }));
-                }
-                self.pass_unfinished_latched(key, at, &through, value)?
+                let through = Some(self.unfinished(owner, at)?);
+                return Ok(Version::Older(Walk { at, through }));
             }
         };
         let Some(before) = before else { return Ok(Version::Found(None)) };
@@ -262,7 +268,7 @@ impl<'a> VersionQuery<'a> {
     pub(super) fn walk(&self, key: &[u8], walk: Walk, value: &mut Vec<u8>) -> Result<Walked> {
         let Walk { mut at, through } = walk;
         if let Some(through) = through {
-            match self.pass_unfinished(key, at, &through, value, LongChains::Defer)? {
+            match self.pass_unfinished(key, at, through, value)? {
                 None => return Ok(Walked::Gone),
                 Some(None) => return Ok(Walked::Found(None)),
                 Some(Some(before)) => match self.judge(at.trx_id, before) {
@@ -284,20 +290,53 @@ impl<'a> VersionQuery<'a> {
     }
 
     /// The newest version of an entry that no active transaction wrote; none if there is none, or
-    /// the entry has none yet. The leaf is latched.
-    pub(super) fn newest_ended(&self, key: &[u8], entry: &Entry<'_>) -> Result<Option<Before>> {
-        let at = Before::of(entry);
-        let Some(owner) = self.active_owner(at.trx_id) else { return Ok(Some(at)) };
+    /// the entry has none yet. It is found if it is among the first `latched_max` versions; else
+    /// `value` gets that of the version where the [`Walk`] begins. The leaf is latched.
+    pub(super) fn newest_ended(
+        &self,
+        key: &[u8],
+        entry: &Entry<'_>,
+        value: &mut Vec<u8>,
+        latched_max: usize,
+    ) -> Result<Ended> {
+        let mut at = Before::of(entry);
+        let Some(owner) = self.active_owner(at.trx_id) else {
+            return Ok(Ended::Version(Some(at)));
+        };
         if at.roll.is_none() {
-            return Ok(None);
+            return Ok(Ended::Version(None));
         }
-        let mut value = Vec::new();
-        if let Some(before) = owner.version_cache.get(self.tree.id(), key, &mut value) {
-            return Ok(before);
+        if let Some(before) = owner.version_cache.get(self.tree.id(), key, value) {
+            return Ok(Ended::Version(before));
         }
+        value.clear();
         value.extend_from_slice(entry.value);
-        let through = self.unfinished(owner, at)?;
-        self.pass_unfinished_latched(key, at, &through, &mut value)
+        for _ in 0..latched_max {
+            match self.before(key, at, value)? {
+                Some(before) if before.trx_id == at.trx_id => at = before,
+                ended => return Ok(Ended::Version(ended)),
+            }
+        }
+        if at.roll.is_none() {
+            return Ok(Ended::Version(None));
+        }
+        let through = Some(self.unfinished(owner, at)?);
+        Ok(Ended::Further(Walk { at, through }))
+    }
+
+    /// Goes on from where [`Self::newest_ended`] left off, no latch held; `None` if where it came
+    /// from was taken back meanwhile.
+    pub(super) fn behind(
+        &self,
+        key: &[u8],
+        walk: Walk,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Option<Before>>> {
+        let Walk { at, through } = walk;
+        match through {
+            Some(through) => self.pass_unfinished(key, at, through, value),
+            None => Ok(Some(Some(at))),
+        }
     }
 
     fn active_owner(&self, id: TrxId) -> Option<Arc<Owner>> {
@@ -306,38 +345,24 @@ impl<'a> VersionQuery<'a> {
     }
 
     fn unfinished(&self, owner: Arc<Owner>, at: Before) -> Result<Unfinished> {
-        let undo = &self.system().undo;
-        let stream = undo.stream_of(at.roll)?;
-        let (epoch, cuts) = (owner.version_cache.epoch(), undo.cuts(stream));
-        Ok(Unfinished { owner, epoch, stream, cuts })
-    }
-
-    fn pass_unfinished_latched(
-        &self,
-        key: &[u8],
-        at: Before,
-        through: &Unfinished,
-        value: &mut Vec<u8>,
-    ) -> Result<Option<Before>> {
-        let passed = self.pass_unfinished(key, at, through, value, LongChains::WalkLatched)?;
-        Ok(passed.expect("a chain walked under the leaf's latch cannot disappear"))
+        let epoch = owner.version_cache.epoch();
+        Ok(Unfinished { owner, epoch, watch: self.system().undo.watch(at.roll)? })
     }
 
     /// From a version by an active transaction to the newest one that another transaction wrote,
     /// which is left for later readers; `Some(None)` if there is none. Or `None` if the active
-    /// transaction may have taken back what was walked through: then nothing read there counts.
-    /// Under the latch ([`LongChains::WalkLatched`]) it cannot.
+    /// transaction has taken back the version that the walk came from, and maybe what was walked
+    /// through: then nothing read there counts. No latch is held.
+    ///
+    /// As long as a version is there, so are all before it. So the walk notes now and then which
+    /// one it has come to, and goes on from there whatever was taken back behind it.
     fn pass_unfinished(
         &self,
         key: &[u8],
         mut at: Before,
-        through: &Unfinished,
+        mut through: Unfinished,
         value: &mut Vec<u8>,
-        long_chains: LongChains,
     ) -> Result<Option<Option<Before>>> {
-        let is_latched = long_chains == LongChains::WalkLatched;
-        let undo = &self.system().undo;
-        let has_cut = || !is_latched && undo.cuts(through.stream) != through.cuts;
         let (id, mut passed) = (at.trx_id, 0);
         let outcome = loop {
             match self.before(key, at, value) {
@@ -345,14 +370,14 @@ impl<'a> VersionQuery<'a> {
                 outcome => break outcome,
             }
             passed += 1;
-            if !is_latched && passed % UNCHECKED_VERSIONS == 0 {
+            if passed % UNFINISHED_VERSIONS == 0 {
                 self.trx.check_interrupt()?;
-                if has_cut() {
+                if !at.roll.is_none() && !through.watch.move_to(at.roll) {
                     return Ok(None);
                 }
             }
         };
-        if has_cut() {
+        if through.watch.is_cut() {
             return Ok(None);
         }
         let before = outcome?;
@@ -479,17 +504,14 @@ impl VersionedTree {
         value: &mut Vec<u8>,
     ) -> Result<Option<u8>> {
         let query = VersionQuery::new(self, trx, view);
-        for walks in 0.. {
-            let long_chains = match walks {
-                UNLATCHED_WALKS => LongChains::WalkLatched,
-                _ => LongChains::Defer,
-            };
+        for walks_in_vain in 0.. {
+            let latched_max = latched_after(walks_in_vain);
             let version = {
                 let leaf = self.tree.leaf_shared(Seek::Key(key), access)?;
                 let version = match leaf.find_covered(key) {
                     Ok(slot) => {
                         let entry = LatchedEntry::of(&leaf, slot);
-                        query.visible(entry, || key.to_vec(), value, long_chains)?
+                        query.visible(entry, || key.to_vec(), value, latched_max)?
                     }
                     Err(_) => Version::Found(None),
                 };
@@ -512,8 +534,9 @@ impl VersionedTree {
             if let Walked::Found(flags) = walked {
                 return Ok(flags);
             }
+            trx.check_interrupt()?;
         }
-        unreachable!("a chain walked under the leaf's latch cannot disappear")
+        unreachable!("it begins anew as often as it must")
     }
 
     fn reference<'a>(&self, flags: u8, value: &'a [u8]) -> Result<OverflowReference<'a>> {

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use tidepool_pool::Access;
 
 use super::VersionedTree;
-use super::read::{LatchedEntry, LongChains, Version, VersionQuery, Walk, Walked};
+use super::read::{LATCHED_VERSIONS, LatchedEntry, Version, VersionQuery, Walk, Walked};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, OVERFLOW};
@@ -639,7 +639,7 @@ impl LeafScan<'_> {
             key
         };
         let entry = LatchedEntry::of(leaf, slot);
-        let version = match self.query.visible(entry, key, &mut self.value, LongChains::Defer) {
+        let version = match self.query.visible(entry, key, &mut self.value, LATCHED_VERSIONS) {
             Err(error) if self.passes_over(&error) => Version::Found(None),
             version => version?,
         };

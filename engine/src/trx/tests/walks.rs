@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::*;
 use crate::pause::{PausePoint, with_hook};
+use crate::undo::records_read_by_thread;
 use crate::versioned::Batch;
 use crate::versioned::skip_pointers::{Interval, set_interval};
 
@@ -302,6 +303,207 @@ fn versions_that_go_while_they_are_walked_through_are_not_read() {
             assert_eq!(seen.as_deref(), Some(expected), "{peeks}");
         }
     }
+}
+
+/// A writer that changes a row very often. A number of times, when a reader has begun to walk
+/// through that, it takes all of it back and changes the row as often again.
+struct Rewriter {
+    engine: Arc<Engine>,
+    writer: TransactionCore,
+    savepoint: Savepoint,
+    times: u32,
+}
+
+impl Rewriter {
+    const VERSIONS: u32 = 2000;
+
+    fn new(engine: &Arc<Engine>, times: u32) -> Rewriter {
+        let mut writer = engine.begin(ReadCommitted);
+        engine.trees[0].update(&mut writer, b"l", b"first").unwrap();
+        let savepoint = writer.savepoint();
+        let mut rewriter = Rewriter { engine: Arc::clone(engine), writer, savepoint, times };
+        rewriter.write();
+        rewriter
+    }
+
+    fn write(&mut self) {
+        for n in 0..Self::VERSIONS {
+            self.engine.trees[0].update(&mut self.writer, b"k", &n.to_le_bytes()).unwrap();
+        }
+    }
+
+    /// Runs `read`, and says how many versions it passed under the root's latch at a time at most.
+    /// `at_last` is run after the last rewriting.
+    fn disturb<R>(self, mut at_last: impl FnMut() + 'static, read: impl FnOnce() -> R) -> (R, u64) {
+        let most = Arc::new(AtomicU64::new(0));
+        let (counter, mut latched) = (Arc::clone(&most), 0);
+        // It ends behind the hook, which a rollback would come to.
+        let rewriter = Arc::new(parking_lot::Mutex::new(self));
+        let this = Arc::clone(&rewriter);
+        let hook = move |point| {
+            if point != PausePoint::VersionPassed {
+                return;
+            }
+            let this = &mut *this.lock();
+            let root = this.engine.env.space(FIRST_TABLE_SPACE).unwrap();
+            if this.engine.env.pool().try_exclusive(&root, 2, Access::Normal).is_none() {
+                latched += 1;
+                counter.fetch_max(latched, Ordering::Relaxed);
+                return;
+            }
+            // Once for each way that the reader begins.
+            if std::mem::take(&mut latched) > 0 && this.times > 0 {
+                this.times -= 1;
+                this.writer.rollback_to(this.savepoint).unwrap();
+                this.write();
+                if this.times == 0 {
+                    at_last();
+                }
+            }
+        };
+        let outcome = with_hook(hook, read);
+        (outcome, most.load(Ordering::Relaxed))
+    }
+}
+
+/// However often what it walks through is taken back, a reader never keeps the latch for all of a
+/// long chain, and can be killed.
+#[test]
+fn a_reader_that_begins_anew_again_and_again_keeps_nobody_from_the_row() {
+    const LATCHED_MAX: u64 = 256;
+    for scans in [false, true] {
+        for is_killed in [false, true] {
+            let engine = Arc::new(engine());
+            set_interval(Interval::Never);
+            put(&engine, b"k", b"seen");
+            put(&engine, b"l", b"seen");
+            let mut old = engine.begin(RepeatableRead);
+            old.ensure_view();
+            let interrupt = old.interrupt_handle();
+            let at_last = move || {
+                if is_killed {
+                    interrupt.interrupt();
+                }
+            };
+            let tree = &engine.trees[0];
+            let read = || match scans {
+                false => {
+                    let mut value = Vec::new();
+                    let found = tree.read(&mut old, ReadRequest::new(b"k", &mut value));
+                    found.map(|found| assert!(found && value == b"seen"))
+                }
+                true => scan_all(&mut old, tree, Direction::Forward).map(|all| {
+                    assert_eq!(all.len(), 2);
+                    assert!(all.iter().all(|(_, value)| value == b"seen"));
+                }),
+            };
+            let (outcome, latched) = Rewriter::new(&engine, 12).disturb(at_last, read);
+            assert!(latched <= LATCHED_MAX, "{latched}");
+            assert_eq!(outcome, if is_killed { Err(Error::Interrupted) } else { Ok(()) });
+        }
+    }
+}
+
+/// The transaction takes back what lies before the version that the reader has come to, or what is
+/// about other rows: the reader goes on.
+#[test]
+fn a_walk_goes_on_from_a_version_that_is_still_there() {
+    const VERSIONS: u32 = 2000;
+    for takes_back_own in [false, true] {
+        let engine = Arc::new(engine());
+        let (tree, passes) = (&engine.trees[0], Passes::new(&engine));
+        put(&engine, b"k", b"seen");
+        put(&engine, b"l", b"seen");
+        let mut old = engine.begin(RepeatableRead);
+        old.ensure_view();
+        let mut writer = engine.begin(ReadCommitted);
+        let change = |engine: &Engine, writer: &mut TransactionCore, key, n: u32| {
+            engine.trees[0].update(writer, key, &n.to_le_bytes()).unwrap();
+        };
+        (0..VERSIONS - 100).for_each(|n| change(&engine, &mut writer, b"k", n));
+        let savepoint = writer.savepoint();
+        (0..100).for_each(|n| change(&engine, &mut writer, b"k", n));
+        let mut passed = 0;
+        // It ends behind the hook, which a rollback would come to.
+        let writer = Arc::new(parking_lot::Mutex::new(writer));
+        let hook = {
+            let (engine, writer) = (Arc::clone(&engine), Arc::clone(&writer));
+            move |point| {
+                let writer = &mut *writer.lock();
+                passed += u32::from(point == PausePoint::VersionPassed);
+                // The reader has noted that it has come behind the first hundred.
+                if point != PausePoint::VersionPassed || passed < 400 || passed % 100 != 0 {
+                    return;
+                }
+                if takes_back_own {
+                    writer.rollback_to(savepoint).unwrap();
+                    (0..50).for_each(|n| change(&engine, writer, b"k", n));
+                } else {
+                    let savepoint = writer.savepoint();
+                    change(&engine, writer, b"l", passed);
+                    writer.rollback_to(savepoint).unwrap();
+                }
+            }
+        };
+        let before = records_read_by_thread();
+        let seen = with_hook(hook, || get(&mut old, tree, b"k"));
+        assert_eq!(seen.unwrap(), b"seen");
+        let read = records_read_by_thread() - before;
+        assert!(read < u64::from(VERSIONS) * 2, "{read}");
+        drop(passes);
+    }
+}
+
+/// So does a scan that passes over a row because another transaction has it.
+#[test]
+fn a_scan_that_skips_a_row_with_many_versions_keeps_nobody_from_it() {
+    const VERSIONS: u32 = 3000;
+    let skip = |trx: &mut TransactionCore, tree: &VersionedTree| {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut position = ScanPosition::start();
+        let how = (Direction::Forward, LockMode::Exclusive, LockWait::SkipLocked);
+        let found = lock_next(trx, tree, &mut position, how, (&mut key, &mut value));
+        found.map(|found| found.then_some(key))
+    };
+    let engine = Arc::new(engine());
+    let (tree, passes) = (&engine.trees[0], Passes::new(&engine));
+    for key in [b"k", b"m"] {
+        put(&engine, key, b"seen");
+    }
+    let mut writer = engine.begin(ReadCommitted);
+    for n in 0..VERSIONS {
+        tree.update(&mut writer, b"k", &n.to_le_bytes()).unwrap();
+    }
+    let mut reader = engine.begin(ReadCommitted);
+    let (outcome, all, latched) = passes.count_only(|| skip(&mut reader, tree));
+    assert_eq!(outcome, Ok(Some(b"m".to_vec())));
+    assert_eq!((all, latched), (VERSIONS.into(), 32));
+    // What was found is left for the next.
+    reader.rollback().unwrap();
+    let mut reader = engine.begin(ReadCommitted);
+    let (outcome, all, _) = passes.count_only(|| skip(&mut reader, tree));
+    assert_eq!((outcome, all), (Ok(Some(b"m".to_vec())), 0));
+    reader.rollback().unwrap();
+    writer.rollback().unwrap();
+
+    for is_killed in [false, true] {
+        put(&engine, b"l", b"0");
+        let mut reader = engine.begin(ReadCommitted);
+        let interrupt = reader.interrupt_handle();
+        let at_last = move || {
+            if is_killed {
+                interrupt.interrupt();
+            }
+        };
+        let rewriter = Rewriter::new(&engine, 6);
+        let (outcome, latched) = rewriter.disturb(at_last, || skip(&mut reader, tree));
+        assert!(latched <= 256, "{latched}");
+        let expected = if is_killed { Err(Error::Interrupted) } else { Ok(Some(b"m".to_vec())) };
+        assert_eq!(outcome, expected);
+        reader.rollback().unwrap();
+    }
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
 }
 
 /// A deletion that is overwritten many times by a transaction that has not ended.
