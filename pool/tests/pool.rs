@@ -479,7 +479,7 @@ fn threads_over_a_small_pool() {
         it.pool.open_space(16, packed::open(it.storage.open("16.tpd").unwrap(), 16, SIZE)).unwrap();
     let read = |no| value_of(&it.pool.shared(&space, no, Access::Scan).unwrap());
     assert_eq!((0..PAGES).map(read).sum::<u64>(), updates);
-    assert_eq!(it.pool.stats().pages_data, it.pool.stats().pages_data.min(64));
+    assert!(it.pool.stats().pages_data <= 64);
 }
 
 /// The same on a disk whose reads and writes fail now and then: errors come out, nothing is lost,
