@@ -196,7 +196,7 @@ impl Env {
         };
         let (background, force) = (Background::default(), options.force_recovery);
         if !read_only {
-            page_files.newest_runs.make(&*storage)?;
+            page_files.newest_runs.make(&*storage);
         }
         let checkpointer = Checkpointer::new(taker.clone());
         let checkpointer = Arc::new(Mutex::new(checkpointer));

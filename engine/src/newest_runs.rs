@@ -22,7 +22,9 @@
 //! ```
 //! Zeroes follow up to a whole block. Numbers of spaces that are gone mean nothing.
 //!
-//! Losing both files loses no data, only this check. A backup has none.
+//! Losing both files loses no data, only this check. A backup has none. So no error of the disk in
+//! them stops a checkpoint: where one of the files can't be written, the other one is, and where
+//! neither can, the list is not noted, and the error log says so.
 //!
 //! # Locking order
 //! The mutex is taken under the redo log's checkpoint, and held while a file is written; the locks
@@ -61,14 +63,16 @@ struct State {
     runs: BTreeMap<u32, u64>,
     sequence: u64,
     /// Opened, or made, at the first write.
-    files: Option<[Arc<dyn StorageFile>; 2]>,
+    files: [Option<Arc<dyn StorageFile>>; 2],
+    /// Which of them has the newest list.
+    newest: usize,
 }
 
 impl NewestRuns {
     /// Reads what was noted; nothing, if there is nothing to be read.
     pub fn load(storage: &dyn Storage, instance: [u8; 16]) -> NewestRuns {
         let (mut newest, mut damaged) = (State { instance, ..State::default() }, 0);
-        for name in NEWEST_RUNS_FILES {
+        for (at, name) in NEWEST_RUNS_FILES.into_iter().enumerate() {
             let bytes = match read_whole(storage, name) {
                 // Nothing was written to it yet.
                 Ok(Some(bytes)) if bytes.iter().all(|byte| *byte == 0) => continue,
@@ -82,7 +86,7 @@ impl NewestRuns {
             };
             match decode(&bytes, &instance) {
                 Some((sequence, runs)) if sequence > newest.sequence => {
-                    (newest.sequence, newest.runs) = (sequence, runs);
+                    (newest.sequence, newest.runs, newest.newest) = (sequence, runs, at);
                 }
                 Some(_) => {}
                 None => damaged += 1,
@@ -113,30 +117,27 @@ impl NewestRuns {
     }
 
     /// Makes the files if they are not there, with room for the list of a thousand tables or so, so
-    /// that a disk that is full later does not matter. One that is full now does not matter either.
-    ///
-    /// # Errors
-    /// Of the disk.
-    pub fn make(&self, storage: &dyn Storage) -> Result<()> {
-        let made = open(storage).map(|files| self.state.lock().files = Some(files));
-        self.unless_full(made)
+    /// that a disk that is full later does not matter. One that fails now does not matter either.
+    pub fn make(&self, storage: &dyn Storage) {
+        let mut state = self.state.lock();
+        for at in 0..state.files.len() {
+            let made = state.file(storage, at);
+            self.warn_of(made.err());
+        }
     }
 
-    /// The outcome, but that a full disk is no error.
-    fn unless_full(&self, outcome: Result<()>) -> Result<()> {
-        let Err(error @ Error::NoSpace(_)) = outcome else { return outcome };
+    /// The list is a witness of what the files hold: a checkpoint, which gives the log room,
+    /// matters more.
+    fn warn_of(&self, error: Option<Error>) {
+        let Some(error) = error else { return };
         if let Some(unsaid) = self.failures.is_due(Instant::now()) {
             tracing::warn!(%error, unsaid, "the newest runs of files were not noted");
         }
-        Ok(())
     }
 
-    /// Notes, durably, which runs of the open files are durable now. On a full disk a list that has
-    /// no room is not noted: a checkpoint of the log, which gives room back, matters more.
-    ///
-    /// # Errors
-    /// Of the disk; what was noted before is still there.
-    pub fn note(&self, storage: &dyn Storage, pool: &Pool) -> Result<()> {
+    /// Notes, durably, which runs of the open files are durable now. What was noted before is still
+    /// there if that fails; then the next checkpoint notes these runs.
+    pub fn note(&self, storage: &dyn Storage, pool: &Pool) {
         let mut state = self.state.lock();
         let noted = |space: u32| state.runs.get(&space).copied();
         let runs = pool.newest_runs().into_iter().filter(|&(space, run)| noted(space) != Some(run));
@@ -144,8 +145,9 @@ impl NewestRuns {
         let mirrored = mirrored.map(|(space, lsn)| (MIRRORS_FROM + space, lsn.0));
         let mirrored = mirrored.filter(|&(space, lsn)| noted(space).unwrap_or(0) < lsn);
         let newer: Vec<(u32, u64)> = runs.chain(mirrored).collect();
-        let written = if newer.is_empty() { Ok(()) } else { state.write(storage, newer) };
-        self.unless_full(written)
+        if !newer.is_empty() {
+            self.warn_of(state.write(storage, newer).err());
+        }
     }
 }
 
@@ -155,50 +157,59 @@ impl State {
     fn write(&mut self, storage: &dyn Storage, newer: Vec<(u32, u64)>) -> Result<()> {
         let mut runs = self.runs.clone();
         runs.extend(newer);
-        let files = match self.files.take() {
-            Some(files) => files,
-            None => open(storage)?,
-        };
-        let bytes = encode(self.sequence + 1, &self.instance, &runs);
-        let file = &files[(self.sequence + 1) as usize % 2];
-        let written = (|| -> Result<()> {
-            if file.len()? < bytes.len() as u64 {
-                file.set_len((bytes.len() as u64).next_power_of_two())?;
-            }
-            file.write_at(&bytes, 0)?;
-            Ok(file.sync_data()?)
-        })();
-        self.files = Some(files);
-        written?;
-        self.runs = runs;
+        // What a write that failed has left of it must not count as the newest.
         self.sequence += 1;
+        let older = 1 - self.newest;
+        let written = match self.write_to(storage, older, &runs) {
+            // The other one would need the same space.
+            Err(error @ Error::NoSpace(_)) => Err(error),
+            Err(error) => {
+                self.sequence += 1;
+                let other = self.write_to(storage, self.newest, &runs);
+                other.map(|()| self.newest).map_err(|_| error)
+            }
+            Ok(()) => Ok(older),
+        };
+        self.newest = written?;
+        self.runs = runs;
         Ok(())
     }
-}
 
-fn open(storage: &dyn Storage) -> Result<[Arc<dyn StorageFile>; 2]> {
-    let mut is_new = false;
-    let mut open = |name: &str| -> Result<Arc<dyn StorageFile>> {
-        match storage.open(name) {
-            Err(error) if error.is_not_found() => {
-                is_new = true;
-                Ok(storage.create(name)?)
-            }
-            file => Ok(file?),
+    fn write_to(
+        &mut self,
+        storage: &dyn Storage,
+        at: usize,
+        runs: &BTreeMap<u32, u64>,
+    ) -> Result<()> {
+        let bytes = encode(self.sequence, &self.instance, runs);
+        let file = self.file(storage, at)?;
+        if file.len()? < bytes.len() as u64 {
+            file.set_len((bytes.len() as u64).next_power_of_two())?;
         }
-    };
-    let [first, second] = NEWEST_RUNS_FILES;
-    let files = [open(first)?, open(second)?];
-    for file in &files {
+        file.write_at(&bytes, 0)?;
+        Ok(file.sync_data()?)
+    }
+
+    /// One of the files, which is made if it is not there.
+    fn file(&mut self, storage: &dyn Storage, at: usize) -> Result<Arc<dyn StorageFile>> {
+        if let Some(file) = &self.files[at] {
+            return Ok(file.clone());
+        }
+        let name = NEWEST_RUNS_FILES[at];
+        let (file, is_new) = match storage.open(name) {
+            Err(error) if error.is_not_found() => (storage.create(name)?, true),
+            file => (file?, false),
+        };
         if file.len()? < LEN_MIN {
             file.set_len(LEN_MIN)?;
             file.sync_data()?;
         }
+        if is_new {
+            storage.sync_dir("")?;
+        }
+        self.files[at] = Some(file.clone());
+        Ok(file)
     }
-    if is_new {
-        storage.sync_dir("")?;
-    }
-    Ok(files)
 }
 
 fn read_whole(storage: &dyn Storage, name: &str) -> Result<Option<AlignedBuf>> {

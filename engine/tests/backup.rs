@@ -9,7 +9,8 @@ use tidepool::storage::{
     Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
 };
 use tidepool::{
-    Backup, Db, Error, IndexDef, Options, TableDef, TransactionOptions, UNFINISHED_MARK,
+    Backup, Db, Error, ForceRecovery, IndexDef, Options, TableDef, TransactionOptions,
+    UNFINISHED_MARK,
 };
 
 #[path = "support/packed.rs"]
@@ -137,13 +138,17 @@ fn files(dir: &std::path::Path) -> Arc<dyn Storage> {
 fn small_db() -> (SimStorage, Db) {
     let sim = SimStorage::new(1);
     let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+    fill(&db);
+    (sim, db)
+}
+
+fn fill(db: &Db) {
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
     let mut trx = db.begin(TransactionOptions::default());
     for n in 0..2000u32 {
         trx.insert(&table, 0, &n.to_be_bytes(), &[n as u8; 400]).unwrap();
     }
     trx.commit().unwrap();
-    (sim, db)
 }
 
 fn rows_in(db: &Db) -> usize {
@@ -335,6 +340,70 @@ fn a_directory_that_is_open_read_only_can_be_copied() {
     let target = SimStorage::new(2);
     db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap();
     assert_eq!(rows_in(&Db::open_on(Arc::new(target.crash()), quiet()).unwrap()), 2000);
+}
+
+/// The same on real files, which take no write then.
+#[test]
+fn a_directory_of_files_that_is_open_read_only_can_be_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, copy, increment] = ["data", "copy", "increment"].map(|name| dir.path().join(name));
+    let db = Db::open(&data, quiet()).unwrap();
+    fill(&db);
+    db.close().unwrap();
+    let db = Db::open(&data, Options { read_only: true, ..quiet() }).unwrap();
+    db.backup(&copy, &mut |_| true).unwrap();
+    // The directory could not note it.
+    let error = db.begin_backup_since_in(&copy, &increment).unwrap_err().to_string();
+    assert!(error.contains("make a complete backup"), "{error}");
+    assert_eq!(rows_in(&Db::open(&copy, quiet()).unwrap()), 2000);
+}
+
+#[test]
+fn nothing_that_was_opened_without_its_log_is_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, copy) = (dir.path().join("data"), dir.path().join("copy"));
+    let db = Db::open(&data, quiet()).unwrap();
+    fill(&db);
+    db.close().unwrap();
+    for force_recovery in [ForceRecovery::ReadOnly, ForceRecovery::NoUndo, ForceRecovery::NoRedo] {
+        let db = Db::open(&data, Options { force_recovery, ..quiet() }).unwrap();
+        let error = db.backup(&copy, &mut |_| true).unwrap_err();
+        assert!(matches!(error, Error::ReadOnly(_)), "{force_recovery:?}: {error}");
+        assert!(error.to_string().contains("dump the tables"), "{error}");
+        assert!(!data.join("backups").exists());
+    }
+}
+
+/// A file that is gone while the server runs, or was gone at its start.
+#[test]
+fn a_table_whose_file_is_missing_is_not_left_out_in_silence() {
+    for is_open in [true, false] {
+        let (sim, db) = small_db();
+        db.create_table("u", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+        db.close().unwrap();
+        let file = format!("tables/{SPACE:08x}.tpd");
+        let db = match is_open {
+            true => {
+                let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+                rows_in(&db);
+                sim.remove(&file).unwrap();
+                db
+            }
+            false => {
+                sim.remove(&file).unwrap();
+                Db::open_on(Arc::new(sim.clone()), quiet()).unwrap()
+            }
+        };
+        let target = SimStorage::new(2);
+        let backup = db.begin_backup(Arc::new(target.clone())).unwrap();
+        let error = backup.finish().unwrap_err().to_string();
+        assert!(error.contains(&file) && error.contains("table t is missing"), "{error}");
+        assert_eq!(target.list("tables").unwrap(), [""; 0]);
+        // One that was dropped is no table any more.
+        let backup = db.begin_backup(Arc::new(SimStorage::new(3))).unwrap();
+        db.drop_table("t").unwrap();
+        backup.finish().unwrap();
+    }
 }
 
 /// What was prepared when the backup ended stays so, and the directory stays known as a backup,

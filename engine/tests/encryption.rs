@@ -1,6 +1,9 @@
 //! Encryption at rest: no byte of a row is in the files of an encrypted table, and what a missing
 //! key, a newer version of a key and a crash do.
 
+#[path = "support/packed.rs"]
+mod packed;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -487,6 +490,45 @@ fn a_check_looks_into_encrypted_pages_with_the_keys_and_says_what_it_lacks_witho
     assert!(notes.contains(&of_table.file) && notes.contains("pages are encrypted"), "{notes}");
     let problems = without.problems.join("\n");
     assert!(problems.contains("key 1"), "{problems}");
+}
+
+/// The scrub goes on behind a whole piece of pages whose key can't be had: damage is found without
+/// a key.
+#[test]
+fn the_scrub_reads_all_of_a_file_whose_key_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let options = Options { page_compression: NO_CODEC, ..options(&ring) };
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let open = db.create_table("open", &encrypted(EncryptionChoice::No, 1)).unwrap();
+    fill(&db, &open);
+    let table = db.create_table("secret", &encrypted(EncryptionChoice::Yes, 5)).unwrap();
+    fill_beyond_pool(&db, &table);
+    let later = db.create_table("later", &encrypted(EncryptionChoice::No, 1)).unwrap();
+    fill(&db, &later);
+    while db.step_purge().unwrap() {}
+    drop((open, table, later));
+    db.close().unwrap();
+    let pages = |db: &Db| {
+        let before = db.status().get("scrub_pages").unwrap();
+        db.scrub().unwrap();
+        while db.step_scrub().unwrap() {}
+        db.status().get("scrub_pages").unwrap() - before
+    };
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let all = pages(&db);
+    db.close().unwrap();
+    ring.remove(5, 1);
+    let db = Db::open(dir.path(), options).unwrap();
+    assert_eq!(pages(&db), all);
+    assert_eq!(db.status().get("scrub_errors"), Some(0));
+    let files = files(dir.path());
+    let numbers = packed::page_numbers(&*files, 17);
+    assert!(numbers.len() > 1000, "{} pages are more than a piece", numbers.len());
+    packed::flip(&*files, 17, &[numbers[numbers.len() - 5]]);
+    pages(&db);
+    assert_eq!(db.status().get("scrub_errors"), Some(1));
+    db.close().unwrap();
 }
 
 #[test]

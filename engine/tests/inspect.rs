@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidepool::inspect::{Inspection, Report};
-use tidepool::storage::{FileOptions, FileStorage, Storage};
-use tidepool::{Db, IndexDef, Options, TableDef, TransactionOptions};
+use tidepool::storage::{
+    Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
+};
+use tidepool::{Db, Error, IndexDef, Options, TableDef, TransactionOptions};
 
 use copy::copy_of;
 use packed::files_in;
@@ -362,4 +364,112 @@ fn what_is_no_data_directory_is_refused() {
     let error =
         Inspection::open(storage(dir.path(), true), storage(scratch.path(), false), options());
     assert!(error.unwrap_err().to_string().contains("no data directory"), "wrong error");
+}
+
+/// A directory of a killed server, whose log has many changes that no file has.
+fn crashed_directory() -> TempDir {
+    let dir = directory();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let table = db.open_table("d/t").unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    for id in 0..ROWS {
+        trx.update(&table, 0, &id.to_be_bytes(), &[2; 90]).unwrap();
+    }
+    trx.commit().unwrap();
+    db.log_flush().unwrap();
+    let crashed = copy_of(dir.path());
+    drop((trx, table, db));
+    crashed
+}
+
+/// Looks at it with such a scratch storage: what is found, and the rows that have the last value.
+fn look(dir: &Path, scratch: &SimStorage) -> Result<(Report, usize), Error> {
+    let inspection = Inspection::open(storage(dir, true), Arc::new(scratch.clone()), options())?;
+    let report = inspection.check(&mut |_| {})?;
+    let (tables, _) = inspection.salvage_tables()?;
+    let mut rows = 0;
+    let mut see = |_: &[u8], value: &[u8]| {
+        rows += usize::from(value == [2; 90]);
+        Ok(())
+    };
+    let found = inspection.salvage(&tables[0], &mut see, &mut |_| {})?;
+    assert!(found.is_whole(), "{found:?}");
+    inspection.abandon();
+    Ok((report, rows))
+}
+
+/// What recovery writes has no room: then it is not known what the directory holds.
+#[test]
+fn a_scratch_that_is_full_is_an_error_and_no_damage() {
+    let dir = crashed_directory();
+    let whole = SimStorage::with_alignment(1, 1);
+    let (report, rows) = look(dir.path(), &whole).unwrap();
+    assert!(report.is_clean(), "{}", told(&report));
+    assert_eq!(rows, ROWS as usize);
+    let needed = whole.used_bytes();
+    assert!(needed > 100 << 10, "{needed}");
+    let mut refused = 0;
+    for eighths in 0..8 {
+        let scratch = SimStorage::with_alignment(1, 1);
+        scratch.set_capacity(Some(needed * eighths / 8));
+        match look(dir.path(), &scratch) {
+            Ok((report, rows)) => {
+                assert!(report.is_clean(), "{eighths} eighths: {}", told(&report));
+                assert_eq!(rows, ROWS as usize, "{eighths} eighths");
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::NoSpace(_)), "{eighths} eighths: {error}");
+                assert!(error.to_string().contains("scratch directory"), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 3, "{refused}");
+}
+
+#[test]
+fn a_scratch_that_fails_is_an_error_and_no_damage() {
+    let dir = crashed_directory();
+    for (op, skip) in [(StorageOp::Create, 0), (StorageOp::Write, 0), (StorageOp::Write, 9)] {
+        let scratch = SimStorage::with_alignment(1, 1);
+        scratch.inject(Fault::new(op, FaultKind::Io).skip(skip).always());
+        let error = look(dir.path(), &scratch).unwrap_err();
+        assert!(error.to_string().contains("the scratch directory fails: "), "{op:?}: {error}");
+    }
+}
+
+/// It is no data directory, but its pages can be looked at.
+#[test]
+fn of_an_incremental_backup_the_pages_are_looked_at() {
+    let dir = directory();
+    let backups = tempfile::tempdir().unwrap();
+    let [base, increment] = ["base", "increment"].map(|name| backups.path().join(name));
+    let change = |value: u8| {
+        let db = Db::open(dir.path(), options()).unwrap();
+        let table = db.open_table("d/t").unwrap();
+        let mut trx = db.begin(TransactionOptions::default());
+        for id in (0..ROWS).step_by(50) {
+            trx.update(&table, 0, &id.to_be_bytes(), &[value; 90]).unwrap();
+        }
+        trx.commit().unwrap();
+        drop((trx, table));
+        db.close().unwrap();
+        Db::open(dir.path(), options()).unwrap()
+    };
+    let db = change(3);
+    db.backup(&base, &mut |_| true).unwrap();
+    db.close().unwrap();
+    let db = change(4);
+    db.begin_backup_since_in(&base, &increment).unwrap().run(&mut |_| true).unwrap();
+    db.close().unwrap();
+    let report = check(&increment);
+    assert!(report.is_clean(), "{}", told(&report));
+    let notes = report.notes.join("\n");
+    assert!(notes.contains("incremental backup") && notes.contains("its pages"), "{notes}");
+    let pages: u64 = report.files.iter().map(|file| file.pages).sum();
+    assert!(pages > 50, "{pages}");
+    let no = packed::page_numbers(&files_in(&increment), SPACE)[30];
+    packed::flip(&files_in(&increment), SPACE, &[no]);
+    let report = check(&increment);
+    assert!(told(&report).contains(&format!("{TABLE}: {no}: ")), "{}", told(&report));
 }

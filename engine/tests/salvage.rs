@@ -384,3 +384,68 @@ fn a_spoilt_header_of_a_run_gives_no_wrong_row() {
         );
     }
 }
+
+/// A directory whose log has newer rows of the table than its file, and whether the table says so.
+fn crashed_behind_its_log() -> (tempfile::TempDir, Rows) {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let mut rows = fill(&db);
+    db.close().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let table = db.open_table("d/t").unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    for id in 0..900 {
+        trx.update(&table, 0, &key(id), b"newer").unwrap();
+        rows.insert(key(id), b"newer".to_vec());
+    }
+    trx.commit().unwrap();
+    db.log_flush().unwrap();
+    let crashed = copy_of(dir.path());
+    drop((trx, table, db));
+    (crashed, rows)
+}
+
+/// Its file was not there when the crash was recovered from, and is back: all of its pages are
+/// whole, and lack what the log had.
+#[test]
+fn a_table_that_lost_changes_is_not_whole() {
+    let (dir, rows) = crashed_behind_its_log();
+    let (path, aside) = (dir.path().join(packed::file_name(SPACE)), dir.path().join("aside"));
+    std::fs::rename(&path, &aside).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    db.open_table("d/t").unwrap_err();
+    db.close().unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    let error = Db::open(dir.path(), options()).unwrap().open_table("d/t").unwrap_err();
+    assert!(error.to_string().contains("lacks changes"), "{error}");
+    let (saved, found) = salvage(dir.path());
+    assert!(saved.len() > 4000 && saved != rows, "{} rows", saved.len());
+    assert!(found.lacks_changes && !found.is_whole(), "{found:?}");
+}
+
+/// The same where the look at the directory itself finds out that the file takes no changes.
+#[test]
+fn a_table_that_the_log_does_not_fit_is_not_whole_at_any_level() {
+    for is_startable in [true, false] {
+        let (dir, rows) = crashed_behind_its_log();
+        // A table's file of before.
+        let older = tempfile::tempdir().unwrap();
+        let db = Db::open(older.path(), options()).unwrap();
+        db.close().unwrap();
+        let storage = files_in(dir.path());
+        for no in 3..packed::page_numbers(&storage, SPACE).len() as u32 {
+            packed::write_page(&storage, SPACE, no, Vec::new());
+        }
+        if !is_startable {
+            // A page of the catalog, and its second copy.
+            packed::flip(&storage, packed::SYSTEM, &[2]);
+            let path = dir.path().join("system-mirror.tpd");
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[PAGE * 2..PAGE * 3].fill(0x55);
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let (saved, found) = salvage(dir.path());
+        assert!(saved != rows);
+        assert!(found.lacks_changes && !found.is_whole(), "{is_startable}: {found:?}");
+    }
+}

@@ -110,8 +110,9 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
     let mut out = String::new();
     // Writing to a string never fails.
     let mut line = |text: String| _ = writeln!(out, "{text}");
+    let of_directory = if report.lacks_key { "not looked at" } else { "damage" };
     for problem in &report.problems {
-        line(format!("damage: {problem}"));
+        line(format!("{of_directory}: {problem}"));
     }
     for file in report.files.iter().filter(|file| !file.is_clean()) {
         let of = file.table.as_ref().map_or(String::new(), |table| format!(" (table {table})"));
@@ -165,6 +166,9 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
     ));
     line(match report.is_clean() {
         true => "no damage found".into(),
+        false if report.lacks_key => {
+            "not all could be looked at: give the keys of what is encrypted with --key-file".into()
+        }
         false => "damage found: restore a backup, or save what can be read with 'tidepool salvage'"
             .into(),
     });
@@ -210,6 +214,7 @@ fn as_json(root: &str, report: &Report, took: Duration) -> Value {
         "damaged": !report.is_clean(),
         "damaged_pages": report.damaged_pages(),
         "force_recovery": report.force_recovery,
+        "lacks_key": report.lacks_key,
         "log": {
             "checkpoint": report.log.checkpoint.map(|lsn| lsn.0),
             "end": report.log.end.map(|lsn| lsn.0),

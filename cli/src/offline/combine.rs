@@ -1,8 +1,9 @@
 //! `tidepool combine`: one complete backup of a complete one and its incremental ones.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,12 +56,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             to.display()
         )));
     }
-    if let Some(parent) = to.parent().and_then(|parent| parent.canonicalize().ok())
-        && let Some(source) = sources
-            .iter()
-            .find(|source| source.dir.canonicalize().is_ok_and(|dir| parent.starts_with(dir)))
-    {
-        let why = format!("it is in the backup {}: name another", source.dir.display());
+    if let Some(dir) = source_around(to, sources.iter().map(|source| &*source.dir)) {
+        let why = format!("it is in the backup {}: name another", dir.display());
         return Err(Error::Usage(format!("--to {}: {why}", to.display())));
     }
     let local = |error: tidepool::Error| Error::Local(error.to_string());
@@ -87,6 +84,17 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         human(report.copied_bytes)
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The source in whose directory `to` would be.
+fn source_around<'s>(to: &Path, mut sources: impl Iterator<Item = &'s Path>) -> Option<&'s Path> {
+    let above = match to.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    };
+    // If it isn't there, nothing can be made in it.
+    let above = above.canonicalize().ok()?;
+    sources.find(|dir| dir.canonicalize().is_ok_and(|dir| above.starts_with(dir)))
 }
 
 fn combine_into(sources: &[Source], target: &Path) -> Result<CombineReport> {
@@ -139,7 +147,8 @@ fn copy_server_files(from: &Path, to: &Path) -> Result<()> {
         }
         let goal = to.join(&name);
         if path.is_dir() {
-            fs::create_dir(&goal).map_err(failed(&goal))?;
+            // As a backup has them: `cp -a` restores them so.
+            DirBuilder::new().mode(0o700).create(&goal).map_err(failed(&goal))?;
             copy_server_files(&path, &goal)?;
             sync_dir(&goal).map_err(failed(&goal))?;
         } else {
@@ -153,4 +162,38 @@ fn copy_server_files(from: &Path, to: &Path) -> Result<()> {
 /// Makes the names in `dir` durable.
 fn sync_dir(dir: &Path) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_made_in_a_backup_that_is_read() {
+        let is_in = |to: &str, source: &str| {
+            source_around(Path::new(to), [Path::new(source)].into_iter()).is_some()
+        };
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        for to in ["complete", "./complete", "src/complete", &format!("{here}/complete")] {
+            assert!(is_in(to, ".") && is_in(to, here), "{to}");
+        }
+        assert!(!is_in("../complete", ".") && !is_in("complete", "src"));
+    }
+
+    #[test]
+    fn directories_of_databases_are_their_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        fs::create_dir_all(from.join("shop")).unwrap();
+        fs::write(from.join("shop/t.frm"), "frm").unwrap();
+        fs::set_permissions(from.join("shop"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(&to).unwrap();
+        copy_server_files(&from, &to).unwrap();
+        assert_eq!(fs::read(to.join("shop/t.frm")).unwrap(), b"frm");
+        let mode = fs::metadata(to.join("shop")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 }

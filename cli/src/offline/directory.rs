@@ -68,8 +68,19 @@ impl Directory {
             Options { buffer_pool_size_bytes: place.memory, keyring, ..Options::default() };
         options.validate().map_err(|error| Error::Usage(format!("--memory: {error}")))?;
         let inspection = Inspection::open(base, Arc::new(files), options);
-        let inspection =
-            inspection.map_err(|error| Error::Local(format!("{}: {error}", root.display())))?;
+        let inspection = inspection.map_err(|error| {
+            Error::Local(match error {
+                // Nothing of the directory itself is written.
+                tidepool::Error::NoSpace(_) => format!(
+                    "{}: {error}, or name another directory with --temp-dir",
+                    place.temp_dir.display()
+                ),
+                tidepool::Error::Storage(_) => {
+                    format!("{}, given by --temp-dir: {error}", place.temp_dir.display())
+                }
+                error => format!("{}: {error}", root.display()),
+            })
+        })?;
         Ok(Directory { root, inspection, _scratch: scratch, _lock: lock })
     }
 }

@@ -104,13 +104,22 @@ fn incremental_backups_become_a_complete_one() {
         assert!(wrong.join("tidepool-backup-unfinished").exists());
         std::fs::remove_dir_all(&wrong).unwrap();
     }
+    let mut within = Command::new(env!("CARGO_BIN_EXE_tidepool"));
+    within.arg("combine").arg(&sunday).args([".", "--to", "complete"]).current_dir(&monday);
+    let within = within.output().unwrap();
+    assert_eq!(within.status.code(), Some(2), "{}", stderr(&within));
+    assert!(!monday.join("complete").exists(), "{}", stderr(&within));
+    let check =
+        |dir: &Path| Command::new(env!("CARGO_BIN_EXE_tidepool")).arg("check").arg(dir).output();
+    let increment = check(&monday).unwrap();
+    assert!(increment.status.success(), "{}", stdout(&increment));
+    assert!(stdout(&increment).contains("an incremental backup"), "{}", stdout(&increment));
     let output = combine(&[&sunday, &monday, &tuesday], &combined);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("a complete backup, as of"), "{}", stdout(&output));
     let again = combine(&[&sunday], &combined);
     assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
-    let damage = Command::new(env!("CARGO_BIN_EXE_tidepool")).arg("check").arg(&combined).output();
-    let damage = damage.unwrap();
+    let damage = check(&combined).unwrap();
     assert!(damage.status.success(), "{}", stdout(&damage));
     assert!(
         back_up(&mut conn, &wrong, Some(&dir("nowhere"))).unwrap_err().contains("nowhere"),

@@ -15,11 +15,11 @@
 use std::sync::Arc;
 
 use tidepool_pool::PageSize;
-use tidepool_pool::packed::{Image, PackedFile, Since, Stream};
+use tidepool_pool::packed::{Image, PackedFile, Since};
 use tidepool_pool::storage::Storage;
 
 use super::manifest::{FileRow, Manifest};
-use super::{PIECE, copy_file, mark_and_lock, refuse_unless_empty};
+use super::{MAP_NODES, PIECE, copy_file, mark_and_lock, refuse_unless_empty, write_images};
 use crate::error::{Error, Remedy, Result};
 use crate::files::{INCREMENT_MARK, MANIFEST_FILE, TABLES_DIR, UNFINISHED_MARK, space_file_name};
 use crate::hot_list::HOT_LIST_FILE;
@@ -233,7 +233,7 @@ impl Combination<'_> {
     }
 
     fn write(&mut self, target: &PackedFile, images: &mut Vec<Image>) -> Result<()> {
-        target.write(Stream::Flushed, images).map_err(file_error)?;
+        write_images(target, images)?;
         self.copied_bytes += images.iter().map(|image| image.bytes.len() as u64).sum::<u64>();
         images.clear();
         match (self.go_on)(self.copied_bytes) {
@@ -279,6 +279,7 @@ impl Layer {
             }
             piece.images.reverse();
             (self.ahead, self.next) = (piece.images, piece.next);
+            self.file.trim_map(MAP_NODES);
         }
         Ok(self.ahead.last().map(|image| image.no))
     }

@@ -24,7 +24,11 @@
 //! Images are copied as they are, not decompressed, in the order of their pages, and packed anew:
 //! the copy of a file has no dead images. They hold up neither the cleaner nor who writes. An image
 //! that is spoilt is made of the page in the buffer pool, where it may be whole, or which finds its
-//! second copy. A page that is broken there too ends the backup: a copy of it would be trusted.
+//! second copy. A page that is broken there too ends the backup: a copy of it would be trusted. So
+//! does a table whose file is missing.
+//!
+//! Memory: a piece of a file; and of the map of its copy the nodes that the next checkpoint of it
+//! writes, and [`MAP_NODES`] more.
 //!
 //! # An incremental backup
 //! It has the images that were written since a base was made, which is an earlier backup, complete
@@ -77,6 +81,8 @@ use manifest::{FileRow, Manifest};
 
 /// Bytes of a file copied in one step.
 const PIECE: usize = 1 << 20;
+/// Nodes of a copy's map, of 16 KiB, that stay in memory behind a checkpoint of it.
+const MAP_NODES: usize = 16;
 /// A file is copied as a whole if it has had more runs than this since the base: entries of images
 /// have only the low half of a run's number.
 const RUNS_SINCE_BASE_MAX: u64 = 1 << 30;
@@ -122,6 +128,9 @@ struct Copying {
     row: FileRow,
 }
 
+/// The name of the table that has a space.
+pub(crate) type TableNames = Box<dyn Fn(u32) -> Option<String> + Send + Sync>;
+
 /// A backup under way; see the module's description. Dropped before its end, it removes the files
 /// that it has made, but not the mark.
 pub struct Backup {
@@ -140,6 +149,7 @@ pub struct Backup {
     /// Names of the files made, in case it fails, the log's first.
     made: Vec<String>,
     finished: bool,
+    table_names: TableNames,
     /// The copy can't be opened before it is complete.
     _lock: StorageLock,
 }
@@ -150,8 +160,17 @@ impl Backup {
         env: &Arc<Env>,
         target: Arc<dyn Storage>,
         base: Option<Manifest>,
+        table_names: TableNames,
     ) -> Result<Self> {
         env.check_alive()?;
+        if env.force_recovery().is_read_only() {
+            // The log is not what the files go with: recovery has passed over some of it, or all.
+            return Err(Error::ReadOnly(format!(
+                "force_recovery is {}, and what is read so is no data directory: dump the tables, \
+                 and restore them into a new one",
+                env.force_recovery().level()
+            )));
+        }
         if let Some(base) = &base
             && (base.instance != env.instance() || !made::knows(&**env.storage(), &base.id)?)
         {
@@ -183,6 +202,7 @@ impl Backup {
             progress: BackupProgress { copied_bytes: 0, total_bytes: 0, log_bytes: 0 },
             made: LogCopy::file_names().into(),
             finished: false,
+            table_names,
             _lock: lock,
             target,
         };
@@ -262,7 +282,11 @@ impl Backup {
         // A directory closed meanwhile may be another process's by now, and what was read of it
         // torn.
         self.env.check_alive()?;
-        made::add(&**self.env.storage(), self.manifest.id)?;
+        self.check_all_tables_are_in()?;
+        // Of a directory that is only read it can't be noted, and so no increment be made.
+        if !self.env.is_read_only() {
+            made::add(&**self.env.storage(), self.manifest.id)?;
+        }
         self.target.remove(UNFINISHED_MARK)?;
         self.target.sync_dir("")?;
         self.finished = true;
@@ -326,7 +350,7 @@ impl Backup {
         if row.since > 0 {
             row.add_present(&present);
         }
-        to.write(Stream::Flushed, &images).map_err(page_files::file_error)?;
+        write_images(&to, &images)?;
         let bytes = images.iter().map(|image| image.bytes.len() as u64).sum::<u64>();
         self.progress.copied_bytes += bytes;
         let copied = copied + bytes;
@@ -336,6 +360,7 @@ impl Backup {
             // Its dead images were not copied, nor those that the base has.
             self.progress.total_bytes = (self.progress.total_bytes + copied).saturating_sub(len);
             if from.id() == UNDO_SPACE {
+                to.trim_map(MAP_NODES);
                 self.undo = Some((from, to));
             }
             return Ok(None);
@@ -363,6 +388,27 @@ impl Backup {
             self.env.page_files().make_for_images(space, to, from.file().file_key())?;
             let (file, stretches) = (from.file().number(), Vec::new());
             self.manifest.files.push(FileRow { space, file, run: 0, since: 0, stretches });
+        }
+        Ok(())
+    }
+
+    /// An error if the catalog has a table whose file is missing: it was not copied, and the table
+    /// would be missing in the backup as well.
+    fn check_all_tables_are_in(&self) -> Result<()> {
+        for space in self.env.registered_spaces() {
+            let name = space_file_name(space);
+            let is_in = self.manifest.files.iter().any(|row| row.space == space);
+            if is_in || self.env.storage().exists(&name)? {
+                continue;
+            }
+            // It may have been dropped by now: the file goes after the table.
+            if !self.env.has_registered_space(space) {
+                continue;
+            }
+            let of =
+                (self.table_names)(space).map_or(String::new(), |of| format!(" of table {of}"));
+            let why = format!("the file{of} is missing, so the table can't be in a backup");
+            return Err(Error::format(name, why, Remedy::PutBackOrDrop));
         }
         Ok(())
     }
@@ -408,6 +454,16 @@ impl Backup {
             let _ = self.target.remove_if_there(HOT_LIST_FILE);
         }
     }
+}
+
+/// Writes images to the copy of a file, whose map takes bounded memory.
+fn write_images(to: &PackedFile, images: &[Image]) -> Result<()> {
+    to.write(Stream::Flushed, images).map_err(page_files::file_error)?;
+    if to.wants_checkpoint() {
+        to.checkpoint().map_err(page_files::file_error)?;
+        to.trim_map(MAP_NODES);
+    }
+    Ok(())
 }
 
 /// Copies a file as it is, durable except for its name.
@@ -525,5 +581,42 @@ impl Drop for Backup {
 impl std::fmt::Debug for Backup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Backup").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidepool_pool::PageSize;
+    use tidepool_pool::packed::Codec;
+    use tidepool_pool::storage::SimStorage;
+
+    use super::*;
+    use crate::page_files::PageFiles;
+
+    /// A file whose map has many nodes.
+    fn copied(pieces: std::ops::Range<u32>) -> (SimStorage, PageFiles, PackedFile) {
+        let storage = SimStorage::new(1);
+        let page_files = PageFiles::to_read(&storage, PageSize::DEFAULT, [1; 16]);
+        let file = storage.create("f").unwrap();
+        let file = page_files.make_for_images(FIRST_TABLE_SPACE, file, FileKey::Never).unwrap();
+        for piece in pieces {
+            // One page of each node, so that few images have a large map.
+            let nodes = piece * 1000..(piece + 1) * 1000;
+            let page = |node: u32| (FIRST_TABLE_SPACE, node * 1024);
+            let images: Vec<Image> =
+                nodes.map(|node| Image::plain(page(node), Codec::Raw, vec![1])).collect();
+            write_images(&file, &images).unwrap();
+        }
+        (storage, page_files, file)
+    }
+
+    #[test]
+    fn the_map_of_a_copy_takes_bounded_memory() {
+        let few = copied(0..10).2.usage().memory_bytes;
+        let (_, _, file) = copied(0..40);
+        let many = file.usage().memory_bytes;
+        assert!(many <= few, "{many} bytes of 40,000 nodes, {few} of 10,000");
+        let all = (0..40_000).filter(|node| file.find(16, node * 1024).unwrap().is_some());
+        assert_eq!(all.count(), 40_000);
     }
 }

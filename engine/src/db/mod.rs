@@ -237,6 +237,19 @@ impl Inner {
         self.env.check_writable()
     }
 
+    fn begin_backup(
+        self: &Arc<Self>,
+        target: Arc<dyn Storage>,
+        base: Option<Manifest>,
+    ) -> Result<Backup> {
+        let inner = Arc::downgrade(self);
+        let name_of = move |space| {
+            let tables = inner.upgrade()?.catalog.tables();
+            tables.into_iter().find(|(_, record)| record.space == space).map(|(name, _)| name)
+        };
+        Backup::begin(&self.env, target, base, Box::new(name_of))
+    }
+
     /// Makes all of the log durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.env.redo().flush()
@@ -447,9 +460,15 @@ impl Db {
     /// Begins a backup into `target`, an empty directory: a copy of this one as it is when the
     /// backup is finished. Nothing waits for it meanwhile. It is a data directory, to be opened by
     /// [`Db::open`]; what was in no finished transaction is rolled back then. One backup at a time.
+    /// That of a directory that is open [read-only](Options::read_only) is no base of an
+    /// incremental one.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if [`Options::force_recovery`] lets nothing be written; and at the end
+    /// [`Error::Format`] if the file of a table is missing.
     pub fn begin_backup(&self, target: Arc<dyn Storage>) -> Result<Backup> {
         self.inner.check_open()?;
-        Backup::begin(&self.inner.env, target, None)
+        self.inner.begin_backup(target, None)
     }
 
     /// Begins an incremental backup into `target`: what was written since the backup in `base` was
@@ -465,7 +484,7 @@ impl Db {
         target: Arc<dyn Storage>,
     ) -> Result<Backup> {
         self.inner.check_open()?;
-        Backup::begin(&self.inner.env, target, Some(Manifest::read(base)?))
+        self.inner.begin_backup(target, Some(Manifest::read(base)?))
     }
 
     /// Begins a backup into the directory `dir`, which is made if it is missing; its parent must
@@ -488,7 +507,7 @@ impl Db {
         let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
         let base = Manifest::read(&FileStorage::new(base.as_ref(), options)?)?;
         let target = self.backup_target(dir.as_ref())?;
-        Backup::begin(&self.inner.env, target, Some(base))
+        self.inner.begin_backup(target, Some(base))
     }
 
     fn backup_target(&self, dir: &Path) -> Result<Arc<dyn Storage>> {

@@ -267,13 +267,15 @@ impl Inner {
                 }
             }
             work.buffer = Some(buffer);
-            self.scrub.pages.fetch_add(piece.pages.len() as u64, Ordering::Relaxed);
+            let looked_at = piece.pages.len() as u64 + piece.encrypted;
+            self.scrub.pages.fetch_add(looked_at, Ordering::Relaxed);
             pass.done_bytes += piece.bytes + dead_bytes(file, piece.bytes);
             pass.next = match piece.next {
                 Some(no) => PageId::new(id, no),
                 None => PageId::new(id + 1, 0),
             };
-            if !piece.pages.is_empty() {
+            // Behind pages whose key can't be had there may be others, and theirs.
+            if looked_at > 0 || piece.next.is_some() {
                 return Ok(false);
             }
         }

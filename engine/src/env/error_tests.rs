@@ -105,14 +105,16 @@ fn what_was_written_is_there_again() {
 
 #[test]
 fn newest_runs_that_could_not_be_noted_are_noted_by_the_next_checkpoint() {
-    for (op, kind) in [(StorageOp::Write, FaultKind::Io), (StorageOp::Write, FaultKind::NoSpace)] {
+    for kind in [FaultKind::Io, FaultKind::NoSpace] {
         let storage = directory(true);
         let env = open(&storage, &options()).unwrap();
         let space = env.space(FIRST_TABLE_SPACE).unwrap();
         write(&env, &space, 2, b"more");
-        storage.inject(Fault::new(op, kind).on("newest-runs."));
-        // A full disk is no error: the checkpoint gives room back.
-        assert_eq!(env.checkpoint_all().is_ok(), kind == FaultKind::NoSpace, "{kind:?}");
+        // In both files, if it is an error of one.
+        storage.inject(Fault::new(StorageOp::Write, kind).on("newest-runs.").times(2));
+        // The checkpoint gives room back.
+        env.checkpoint_all().unwrap();
+        storage.clear_faults();
         // The next one passes more of the log, and finds no newer run.
         env.log_file_change(LogRecord::SpaceUnlist(4000)).unwrap();
         env.checkpoint_all().unwrap();
@@ -120,6 +122,35 @@ fn newest_runs_that_could_not_be_noted_are_noted_by_the_next_checkpoint() {
         drop((space, env));
         let noted = NewestRuns::load(&storage.crash(), *b"tidepool-sim-env");
         assert_eq!(noted.of(FIRST_TABLE_SPACE), run, "{kind:?}");
+    }
+}
+
+/// A bad block in the list of newest runs, which is a witness only, never goes away.
+#[test]
+fn a_list_of_newest_runs_that_refuses_writes_stops_no_checkpoint() {
+    let ops = [StorageOp::Open, StorageOp::Write, StorageOp::Sync];
+    for (op, file) in ops.into_iter().flat_map(|op| ["", "0", "1"].map(|file| (op, file))) {
+        let storage = directory(true);
+        storage.inject(Fault::new(op, FaultKind::Io).on(format!("newest-runs.{file}")).always());
+        let env = open(&storage, &options()).unwrap();
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        let mut run = 0;
+        for round in 0..4 {
+            write(&env, &space, 2, format!("round {round}").as_bytes());
+            let end = env.redo().next_lsn();
+            let checkpoint = env.checkpoint_all();
+            assert!(checkpoint.unwrap() >= end, "{op:?} of '{file}', round {round}");
+            run = space.file().usage().sequence;
+        }
+        drop((space, env));
+        let left = storage.crash();
+        left.clear_faults();
+        let noted = NewestRuns::load(&left, *b"tidepool-sim-env").of(FIRST_TABLE_SPACE);
+        match file.is_empty() {
+            true => assert!(noted < run, "{op:?}: {noted}"),
+            false => assert_eq!(noted, run, "{op:?} of '{file}': the other file has them"),
+        }
+        assert!(open(&left, &options()).is_ok(), "{op:?} of '{file}'");
     }
 }
 

@@ -71,6 +71,12 @@ impl Env {
         self.space_registry.get(id) == Some(Registered::Whole)
     }
 
+    /// The spaces of tables that have lost no changes.
+    pub fn registered_spaces(&self) -> Vec<u32> {
+        let all = self.space_registry.0.read();
+        all.iter().filter(|(_, of)| **of == Registered::Whole).map(|(id, _)| *id).collect()
+    }
+
     /// The space `id`, opened if need be. A disk that cannot tell whether its file is there is an
     /// error.
     pub fn find_space(&self, id: u32) -> Result<FoundSpace> {

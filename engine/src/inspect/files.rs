@@ -249,10 +249,9 @@ impl Inspection {
     /// A page as recovery has left it.
     pub(super) fn overlay_page(&self, id: PageId, bytes: &mut [u8]) -> Result<()> {
         if let Ok(db) = &self.db
-            && self.level.is_read_only()
+            && self.is_in_pool
             && let Some(space) = self.open_space(id.space)
         {
-            // What recovery has changed may be in no file.
             let page = db.inner.env().pool().shared(&space, id.no, Access::Normal)?;
             bytes.copy_from_slice(&page);
             if !page::is_zero(bytes) {

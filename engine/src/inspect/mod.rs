@@ -9,6 +9,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `scratch` | where recovery writes to |
 //! | `files` | every page of every file: checksum, address, LSN |
 //! | `mirrors` | the second copies of `system.tpd` and `undo.tpd` |
 //! | `tables` | trees, allocation, undo, the catalog |
@@ -30,6 +31,7 @@ mod files;
 mod mirrors;
 mod report;
 pub mod salvage;
+mod scratch;
 mod tables;
 
 use std::collections::HashMap;
@@ -43,12 +45,14 @@ use tidepool_pool::{Lsn, PageSize};
 use crate::db::Db;
 use crate::encryption::KeySource;
 use crate::error::{Error, Remedy, Result};
+use crate::files::{INCREMENT_MARK, SYSTEM_FILE, UNFINISHED_MARK};
 use crate::options::{ForceRecovery, Options};
 use crate::page_files::{PageFiles, Source};
 use crate::redo::control::{CONTROL_FILE, Control};
 
 pub use files::DAMAGED_PAGES_MAX;
 pub use report::{DamagedPage, FileReport, IndexReport, LogReport, Report, TableReport};
+use scratch::Scratch;
 
 /// How far an inspection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,12 +79,65 @@ struct Opened {
 const LEVELS: [ForceRecovery; 3] =
     [ForceRecovery::ReadOnly, ForceRecovery::NoUndo, ForceRecovery::NoRedo];
 
+/// What the engine is opened on.
+struct Opening<'a> {
+    storage: &'a Arc<dyn Storage>,
+    scratch: &'a Scratch,
+    options: &'a Options,
+    has_control: bool,
+    is_increment: bool,
+}
+
+/// The engine, why it doesn't open without a level, and the level.
+type AtLevel = (Result<Db>, Option<Error>, ForceRecovery);
+
+impl Opening<'_> {
+    fn at_lowest_level(&self) -> Result<AtLevel> {
+        let refusal = match self.at(ForceRecovery::Off)? {
+            Ok(db) => return Ok((Ok(db), None, ForceRecovery::Off)),
+            Err(refusal) => refusal,
+        };
+        let may_help = |level: &ForceRecovery| {
+            !self.is_increment && (self.has_control || *level == ForceRecovery::NoRedo)
+        };
+        for level in LEVELS.into_iter().filter(may_help) {
+            if let Ok(db) = self.at(level)? {
+                return Ok((Ok(db), Some(refusal), level));
+            }
+        }
+        Ok((Err(refusal.clone()), Some(refusal), ForceRecovery::Off))
+    }
+
+    /// The engine, or why it does not open.
+    ///
+    /// # Errors
+    /// Of the scratch: what is refused then may be whole.
+    fn at(&self, force_recovery: ForceRecovery) -> Result<Result<Db>> {
+        // Without its control file the directory would be taken for a new one.
+        if !self.has_control && force_recovery < ForceRecovery::NoRedo {
+            return Ok(Err(Error::format(
+                CONTROL_FILE,
+                "missing, though the data directory holds 'system.tpd'",
+                Remedy::PutBack,
+            )));
+        }
+        let options = Options { force_recovery, ..self.options.clone() };
+        let db = Db::open_on(self.storage.clone(), options);
+        match (&db, self.scratch.error()) {
+            (Err(_), Some(error)) => Err(error),
+            _ => Ok(db),
+        }
+    }
+}
+
 /// A directory that is being looked at.
 pub struct Inspection {
     /// As it is on the disk.
     base: Arc<dyn Storage>,
     /// As it is after recovery.
     storage: Arc<dyn Storage>,
+    /// What recovery has written.
+    scratch: Arc<Scratch>,
     /// What the control file says, if it can be read.
     control: Option<Control>,
     /// The engine on the overlay, or why it doesn't open.
@@ -89,6 +146,10 @@ pub struct Inspection {
     refusal: Option<Error>,
     /// The level that it is open with.
     level: ForceRecovery,
+    /// It is an incremental backup, which the engine opens at no level.
+    is_increment: bool,
+    /// Pages that recovery has changed may be in the pool alone.
+    is_in_pool: bool,
     /// Where it doesn't: what could be read of the attachments, by name and kind.
     attachments: OnceLock<HashMap<(String, u8), Vec<u8>>>,
     /// What the files on the disk have in common, once it was asked for.
@@ -108,14 +169,16 @@ impl Inspection {
     /// count.
     ///
     /// # Errors
-    /// There is no data directory. One that is damaged is no error: see [`Inspection::db`].
+    /// There is no data directory, or `scratch` does not take what recovery writes
+    /// ([`Error::NoSpace`] if it is full, else [`Error::Storage`]). A directory that is damaged is
+    /// no error: see [`Inspection::db`].
     pub fn open(
         base: Arc<dyn Storage>,
         scratch: Arc<dyn Storage>,
         options: Options,
     ) -> Result<Inspection> {
         let is_there = |name: &str| base.exists(name);
-        if !is_there(CONTROL_FILE)? && !is_there(crate::files::SYSTEM_FILE)? {
+        if !is_there(CONTROL_FILE)? && !is_there(SYSTEM_FILE)? {
             return Err(Error::format(
                 CONTROL_FILE,
                 "missing, and there is no system.tpd: this is no data directory of Tidepool",
@@ -125,7 +188,9 @@ impl Inspection {
         let control = base.open(CONTROL_FILE).map_err(Error::from);
         let control =
             control.and_then(|file| Control::read(&*file)).ok().map(|(control, _)| control);
-        let storage: Arc<dyn Storage> = Arc::new(OverlayStorage::new(base.clone(), scratch));
+        let scratch = Arc::new(Scratch::new(scratch));
+        let storage: Arc<dyn Storage> =
+            Arc::new(OverlayStorage::new(base.clone(), scratch.clone()));
         let options = Options {
             page_size: 0,
             redo_capacity_bytes: 0,
@@ -138,32 +203,17 @@ impl Inspection {
             ..options
         };
         let keys = options.keyring.clone().map(|KeySource(keyring)| Arc::new(Keys::new(keyring)));
-        // Without its control file the directory would be taken for a new one.
         let has_control = is_there(CONTROL_FILE)?;
-        let db = match has_control {
-            true => Db::open_on(storage.clone(), options.clone()),
-            false => Err(Error::format(
-                CONTROL_FILE,
-                "missing, though the data directory holds 'system.tpd'",
-                Remedy::PutBack,
-            )),
+        let is_increment = has_control && is_there(INCREMENT_MARK)? && !is_there(UNFINISHED_MARK)?;
+        let opening = Opening {
+            storage: &storage,
+            scratch: &scratch,
+            options: &options,
+            has_control,
+            is_increment,
         };
-        let (db, refusal, level) = match db {
-            Ok(db) => (Ok(db), None, ForceRecovery::Off),
-            Err(refusal) => {
-                let mut may_help = LEVELS
-                    .into_iter()
-                    .filter(|level| has_control || *level == ForceRecovery::NoRedo);
-                let opened = may_help.find_map(|force_recovery| {
-                    let options = Options { force_recovery, ..options.clone() };
-                    Some((Db::open_on(storage.clone(), options).ok()?, force_recovery))
-                });
-                match opened {
-                    Some((db, level)) => (Ok(db), Some(refusal), level),
-                    None => (Err(refusal.clone()), Some(refusal), ForceRecovery::Off),
-                }
-            }
-        };
+        let (db, refusal, level) = opening.at_lowest_level()?;
+        let mut is_in_pool = level.is_read_only();
         if let Ok(db) = &db {
             // So that what is read beside the pool is as new as what is read through it.
             let env = db.inner.env();
@@ -172,16 +222,26 @@ impl Inspection {
                 false => env.checkpoint_all().map(drop),
             };
             if let Err(error) = written {
-                tracing::warn!(%error, "pages that recovery has changed can't be written to the scratch directory");
+                if let Some(of_scratch) = scratch.error() {
+                    env.crash("the inspection has ended".into());
+                    return Err(of_scratch);
+                }
+                // A file is damaged such that it takes no page.
+                tracing::warn!(%error, "pages that recovery has changed are in memory alone");
+                is_in_pool = true;
             }
         }
+        scratch.forget_error();
         Ok(Inspection {
             base,
             storage,
+            scratch,
             control,
             db,
             refusal,
             level,
+            is_increment,
+            is_in_pool,
             attachments: OnceLock::new(),
             on_disk: OnceLock::new(),
             keys,
@@ -219,6 +279,9 @@ impl Inspection {
     /// Why a start is refused, and the level that helps.
     pub fn refusal_text(&self) -> Option<String> {
         let refusal = self.refusal.as_ref()?;
+        if self.is_increment {
+            return Some(format!("{refusal}; only its pages were looked at"));
+        }
         let how = match self.level {
             ForceRecovery::Off => "it does not with any level of force_recovery either".into(),
             level => {
@@ -249,15 +312,24 @@ impl Inspection {
         let mut report = Report {
             log: self.check_log(),
             force_recovery: self.level.level(),
+            lacks_key: matches!(self.refusal, Some(Error::Key { .. })),
             ..Report::default()
         };
-        report.problems.extend(self.refusal_text());
+        match self.is_increment {
+            true => report.notes.extend(self.refusal_text()),
+            false => report.problems.extend(self.refusal_text()),
+        }
         self.check_files(&mut report, progress)?;
         self.check_mirrors(&mut report)?;
         if let Ok(db) = &self.db {
             self.check_tables(db, &mut report, progress)?;
         }
-        Ok(report)
+        self.unless_scratch_failed(report)
+    }
+
+    /// What was found, unless the scratch storage was at fault.
+    fn unless_scratch_failed<T>(&self, found: T) -> Result<T> {
+        self.scratch.error().map_or(Ok(found), Err)
     }
 
     /// Forgets the directory, without the writes that a close would make to the scratch.

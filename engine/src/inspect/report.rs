@@ -15,6 +15,9 @@ pub struct Report {
     /// The lowest level of `force_recovery` that the engine opens with; 0 if a start is not
     /// refused, or at every level.
     pub force_recovery: u8,
+    /// A start is refused for want of a key: what is encrypted was not looked at, and the log was
+    /// not applied. By itself that is no damage.
+    pub lacks_key: bool,
     /// What is wrong with the directory as a whole: each names a file, and what to do.
     pub problems: Vec<String>,
     /// What is no damage, but worth a look.

@@ -1,6 +1,7 @@
 //! The catalog, undo, and each table: trees, and whether allocation agrees with what trees lead to.
 
 use super::{IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport};
+use crate::catalog::TableRecord;
 use crate::db::Db;
 use crate::error::{Error, Remedy, Result};
 use crate::files::{SYSTEM_SPACE, space_file_name};
@@ -25,7 +26,8 @@ impl Inspection {
             let file = space_file_name(record.space);
             let mut table_report =
                 TableReport { name: name.clone(), file: file.clone(), ..TableReport::default() };
-            if record.lost_changes {
+            let lost_changes = self.has_lost_changes(db, &record);
+            if lost_changes {
                 let why = "it has lost changes in a recovery that did not find it";
                 let error = Error::format(&*file, why, Remedy::RestoreTable);
                 table_report.problems.push(error.to_string());
@@ -40,7 +42,7 @@ impl Inspection {
                 let done_bytes = done_bytes + (leaves * page_size).min(len);
                 progress(InspectProgress { what: &name, done_bytes, total_bytes });
             };
-            let found = match record.lost_changes {
+            let found = match lost_changes {
                 true => Ok(()),
                 false => check_table(db, &name, is_settled, &mut table_report, &mut told),
             };
@@ -49,6 +51,12 @@ impl Inspection {
             done_bytes += len;
         }
         Ok(())
+    }
+
+    /// Whether the log had changes of the table that recovery could not make. A start that writes
+    /// nothing has not marked such a table.
+    pub(super) fn has_lost_changes(&self, db: &Db, record: &TableRecord) -> bool {
+        record.lost_changes || db.inner.env().missing_spaces().contains(&record.space)
     }
 
     /// Whether no rollback and no purge will free pages.

@@ -202,12 +202,12 @@ impl RedoLog {
 
     /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none.
     /// `oldest_dirty` runs when the pages of all frames before that end are marked, and what is
-    /// appended while it runs lies behind it. `settle` makes durable, after that, what must be durable
-    /// before the checkpoint is. Returns the checkpoint's LSN.
+    /// appended while it runs lies behind it. `settle` makes durable, after that, what should be
+    /// durable before the checkpoint is. Returns the checkpoint's LSN.
     pub(crate) fn checkpoint(
         &self,
         oldest_dirty: impl FnOnce() -> Option<Lsn>,
-        settle: impl FnOnce() -> Result<()>,
+        settle: impl FnOnce(),
         clean_shutdown: bool,
     ) -> Result<Lsn> {
         self.failure.check()?;
@@ -236,7 +236,7 @@ impl RedoLog {
         // Recovery will look for a frame at the checkpoint.
         self.flush_to(lsn)?;
         assert!(self.flushed_lsn() >= lsn, "the log is durable up to its checkpoint");
-        settle()?;
+        settle();
         let epoch = self.epoch_at(lsn);
         let mut ring = self.ring.lock();
         ring.note_durable(self.flushed_lsn());

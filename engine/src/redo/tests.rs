@@ -154,7 +154,7 @@ fn life(log: &RedoLog, model: &mut Model, rng: &mut StdRng, steps: u32) -> Resul
                 let frame = model.frames.get(rng.random_range(0..=model.frames.len()));
                 let at = frame.map(|(start, ..)| (*start).max(log.checkpoint_lsn()));
                 model.checkpoint_asked = model.checkpoint_asked.max(at.unwrap_or(log.next_lsn()));
-                log.checkpoint(|| at, || Ok(()), false)?;
+                log.checkpoint(|| at, || (), false)?;
                 let checkpoint = log.checkpoint_lsn();
                 model.flushed = model.flushed.max(checkpoint);
                 // `has_room` must come true again.
@@ -239,7 +239,7 @@ fn a_control_slot_left_unsynced_is_durable_before_the_other_is_overwritten() {
         log.flush().unwrap();
         // The slot is written, but not synced.
         storage.kill_at(storage.operation_count() + 2);
-        log.checkpoint(|| None, || Ok(()), false).unwrap_err();
+        log.checkpoint(|| None, || (), false).unwrap_err();
         drop(log);
         let killed = storage.kill();
         for ahead in 1..8 {
@@ -303,7 +303,7 @@ fn a_log_that_ends_with_its_last_file_goes_on_in_the_next() {
         let (log, ..) = open(&storage).unwrap();
         let end = log.ring.lock().end();
         flush_up_to(&log, end.0, 1);
-        log.checkpoint(|| None, || Ok(()), clean).unwrap();
+        log.checkpoint(|| None, || (), clean).unwrap();
         assert_eq!(log.checkpoint_lsn(), end);
         assert_eq!(log.ring.lock().end(), end, "nothing has extended the ring");
         drop(log);
@@ -389,7 +389,7 @@ fn a_log_is_crowded_before_it_has_no_room() {
     assert!(!log.is_crowded(), "no rest would make room");
     log.hold_checkpoint(false);
     assert!(log.is_crowded());
-    log.checkpoint(|| None, || Ok(()), false).unwrap();
+    log.checkpoint(|| None, || (), false).unwrap();
     assert!(!log.is_crowded());
 }
 
@@ -413,7 +413,7 @@ fn a_file_beyond_the_capacity_is_no_room_for_more() {
     let stats = log.stats();
     assert!(stats.files_bytes > CAPACITY, "the writer needed no more: {stats:?}");
     assert!(!log.has_room(), "{stats:?}");
-    log.checkpoint(|| None, || Ok(()), false).unwrap();
+    log.checkpoint(|| None, || (), false).unwrap();
     log.prepare_files().unwrap();
     assert!(log.has_room());
     assert!(log.stats().files_bytes <= CAPACITY + file_size(), "{:?}", log.stats());
@@ -450,7 +450,7 @@ fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     assert_eq!(storage.list(ring::REDO_DIR).unwrap().len(), control::MAX_FILES + 1);
     append(&log, b"more");
     log.flush().unwrap();
-    log.checkpoint(|| None, || Ok(()), false).unwrap();
+    log.checkpoint(|| None, || (), false).unwrap();
     log.prepare_files().unwrap();
 }
 
@@ -469,7 +469,7 @@ fn a_file_that_cannot_be_removed_is_in_nobodys_way() {
     let most = listed(&log);
     append_up_to(&log, log.ring.lock().end().0 - file_size(), 1);
     log.flush().unwrap();
-    log.checkpoint(|| None, || Ok(()), false).unwrap();
+    log.checkpoint(|| None, || (), false).unwrap();
     log.prepare_files().unwrap();
     assert!(listed(&log) < most, "nothing was spare");
     assert!(files_there(&storage) > listed(&log) + 1, "a file is gone");
@@ -549,7 +549,7 @@ fn a_log_whose_capacity_was_lowered_goes_on_whichever_files_are_left() {
         let end = log.next_lsn().0 + 6 * SMALL;
         while log.next_lsn().0 < end {
             if !log.has_room() {
-                log.checkpoint(|| None, || Ok(()), false).unwrap();
+                log.checkpoint(|| None, || (), false).unwrap();
                 log.prepare_files().unwrap();
                 assert!(log.has_room(), "{further}: {:?}", log.stats());
             }
@@ -610,5 +610,5 @@ fn a_file_that_is_being_filled_is_given_up_when_the_log_is_to_close() {
     assert_eq!(log.growth_error(), None);
     append(&log, b"the last");
     log.flush().unwrap();
-    log.checkpoint(|| None, || Ok(()), true).unwrap();
+    log.checkpoint(|| None, || (), true).unwrap();
 }

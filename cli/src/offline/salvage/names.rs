@@ -6,10 +6,18 @@
 //! partition has `#P#` and its
 //! name behind that.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use crate::offline::rows::description::ForeignKey;
 use crate::sql_text::identifier;
+
+/// Bytes of a file's name at most, without one of the extensions, which take up to 11.
+const FILE_NAME_MAX: usize = 255 - 11;
+/// What is kept of a longer one.
+const FILE_NAME_KEPT: usize = 200;
+/// Characters of a name in SQL at most.
+const SQL_NAME_MAX: usize = 64;
 
 /// A table's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +33,8 @@ impl TableName {
 
     /// Whether a user means this table, or its partitions.
     pub fn is_meant(&self, wanted: &str) -> bool {
-        let (db, table) = self.parts();
+        let (db, table) = self.split();
+        let table = whole_table(table);
         wanted == self.engine
             || wanted == format!("{}/{}", shown(db), shown(table))
             || wanted == format!("{}.{}", shown(db), shown(table))
@@ -41,10 +50,40 @@ impl TableName {
         self.engine.contains("#P#")
     }
 
-    /// Database and table, as in file names.
+    /// Why a person has to look at its rows: an ALTER TABLE was not finished when the server ended.
+    /// Its steps are in the server's log of them, and the next start goes on with it or takes it
+    /// back.
+    pub fn unfinished(&self) -> Option<String> {
+        let what = match (self.is_unfinished_partition(), self.split().1.starts_with("#sql")) {
+            (true, _) => "a partition",
+            (_, true) => "a table",
+            (false, false) => return None,
+        };
+        Some(format!(
+            "{what} of an ALTER TABLE that was not finished: its rows may be those of another \
+             table or partition, or be here alone. They load into {}: compare them",
+            self.sql()
+        ))
+    }
+
+    /// Whether it is a partition that an ALTER TABLE makes, or replaces.
+    fn is_unfinished_partition(&self) -> bool {
+        self.is_partition() && ["#TMP#", "#REN#"].iter().any(|end| self.engine.ends_with(end))
+    }
+
+    /// Database, and table with its partition, as in file names.
+    fn split(&self) -> (&str, &str) {
+        self.engine.split_once('/').unwrap_or(("", &self.engine))
+    }
+
+    /// Database and table, as in file names. A partition that is not finished has rows that may be
+    /// in another one too, so it is a table by itself.
     fn parts(&self) -> (&str, &str) {
-        let (db, table) = self.engine.split_once('/').unwrap_or(("", &self.engine));
-        (db, table.split_once("#P#").map_or(table, |(table, _)| table))
+        let (db, table) = self.split();
+        match self.is_unfinished_partition() {
+            true => (db, table),
+            false => (db, whole_table(table)),
+        }
     }
 
     /// The database, as SQL names it; none of a table without.
@@ -62,7 +101,8 @@ impl TableName {
         }
     }
 
-    /// Where its file is, below a directory; without an extension.
+    /// Where its file is, below a directory; without an extension. The name of a partition may be
+    /// longer than a file's, for the engine has no file of that name.
     pub fn file(&self) -> PathBuf {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-@#$".contains(c);
         let part = |part: &str| {
@@ -70,10 +110,26 @@ impl TableName {
                 true => c.to_string(),
                 false => c.to_string().bytes().map(|byte| format!("%{byte:02x}")).collect(),
             };
-            part.chars().map(plain).collect::<String>()
+            let name = part.chars().map(plain).collect::<String>();
+            match name.len() > FILE_NAME_MAX {
+                true => shortened(&name),
+                false => name,
+            }
         };
         self.engine.split('/').map(part).collect()
     }
+}
+
+/// A file's name in the place of one that is too long.
+fn shortened(name: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    format!("{}~{:016x}", &name[..FILE_NAME_KEPT], hasher.finish())
+}
+
+/// The table that a partition is of.
+fn whole_table(table: &str) -> &str {
+    table.split_once("#P#").map_or(table, |(table, _)| table)
 }
 
 /// A part of a name as a person writes it.
@@ -85,7 +141,7 @@ fn shown(part: &str) -> String {
 fn quoted(part: &str) -> String {
     // The server takes a file's name for what it is behind this prefix.
     let name = decoded(part).unwrap_or_else(|| format!("#mysql50#{part}"));
-    identifier(&name)
+    identifier(&name.chars().take(SQL_NAME_MAX).collect::<String>())
 }
 
 /// The statement that gives a table its foreign keys back; none if it has none.
@@ -135,5 +191,39 @@ mod tests {
         assert!(TableName::of("shop/a@002db#P#p0").is_meant("shop.a-b"));
         assert!(!TableName::of("shop/ab").is_meant("shop.a"));
         assert_eq!(TableName::of("../a b").file(), PathBuf::from("%2e%2e/a%20b"));
+    }
+
+    #[test]
+    fn what_an_alter_table_has_not_finished_is_a_table_by_itself() {
+        let of = |name: &str| TableName::of(name);
+        for name in ["shop/t#P#n0#TMP#", "shop/t#P#n0#SP#s0#TMP#", "shop/t#P#p0#REN#"] {
+            assert_ne!(of(name).sql(), of("shop/t#P#p0").sql(), "{name}");
+            assert!(of(name).unfinished().is_some_and(|why| why.contains("a partition of")));
+            assert!(of(name).is_meant("shop.t") && of(name).is_meant(name));
+        }
+        assert_eq!(of("shop/a@002db#P#n0#TMP#").sql(), "`shop`.`a-b#P#n0#TMP#`");
+        let long = format!("shop/{}#P#{}#TMP#", "t".repeat(50), "p".repeat(50));
+        assert_eq!(of(&long).sql().len(), "`shop`.``".len() + SQL_NAME_MAX);
+        assert!(of("shop/#sql-alter-1").unfinished().is_some_and(|why| why.contains("a table of")));
+        for name in ["shop/t#P#TMP", "shop/t", "shop/t@0023TMP@0023", "fruit"] {
+            assert_eq!(of(name).unfinished(), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_file_is_no_longer_than_a_directory_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |partition: &str| {
+            let letters = "@0436".repeat(49);
+            TableName::of(&format!("shop/{letters}{partition}")).file()
+        };
+        let names = ["", "#P#p0", "#P#p1", "#P#p0#SP#s0"].map(of);
+        std::fs::create_dir(dir.path().join("shop")).unwrap();
+        for name in &names {
+            let mut path = dir.path().join(name).into_os_string();
+            path.push(".create.sql");
+            std::fs::File::create_new(path).unwrap();
+        }
+        assert_eq!(of("#P#p1"), names[2]);
     }
 }

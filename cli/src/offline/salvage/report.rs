@@ -43,12 +43,17 @@ pub struct Table {
 }
 
 impl Outcome {
-    /// Whether all was read.
+    /// Whether all was read, and what it means is clear. Where a start is refused, the log's
+    /// changes are missing that could not be made, or all of them.
     pub fn is_whole(&self) -> bool {
-        self.catalog.is_whole()
+        self.engine_error.is_none()
+            && self.catalog.is_whole()
             && self.missing.is_empty()
             && self.tables.iter().all(|table| {
-                table.found.is_whole() && table.why_not.is_none() && table.written.raw_rows == 0
+                table.found.is_whole()
+                    && table.why_not.is_none()
+                    && table.written.raw_rows == 0
+                    && table.name.unfinished().is_none()
             })
     }
 }
@@ -124,6 +129,27 @@ pub fn text(outcome: &Outcome) -> String {
             gap.why
         ));
     }
+    for lost in &outcome.catalog.lost {
+        line(format!(
+            "system.tpd: the entry of table {} in the catalog can't be read: {}",
+            String::from_utf8_lossy(&lost.key),
+            lost.why
+        ));
+    }
+    let more = outcome.catalog.lost_entries - outcome.catalog.lost.len() as u64;
+    if more > 0 {
+        line(format!("system.tpd: {more} more entries of the catalog can't be read"));
+    }
+    if outcome.catalog.unsure_entries > 0 {
+        line(format!(
+            "system.tpd: {} entries of the catalog are of changes that may not have been \
+             committed: tables may be listed that were not, or no longer, there",
+            outcome.catalog.unsure_entries
+        ));
+    }
+    for note in &outcome.catalog.notes {
+        line(note.clone());
+    }
     for name in &outcome.missing {
         line(format!("{name}: there is no such table, or its entry in the catalog can't be read"));
     }
@@ -136,6 +162,14 @@ pub fn text(outcome: &Outcome) -> String {
             written.rows + written.raw_rows,
             table.file()
         ));
+        if found.lacks_changes {
+            line(
+                "  it has lost changes in a recovery that could not make them: rows may be \
+                 missing, older than they should be, or deleted ones"
+                    .into(),
+            );
+        }
+        line_of_unfinished(&table.name).into_iter().for_each(&mut line);
         if let Some(why) = &table.why_not {
             line(format!("  as hexadecimal keys and rows: {why}"));
         }
@@ -171,9 +205,13 @@ pub fn text(outcome: &Outcome) -> String {
     }
     line(match outcome.is_whole() {
         true => "all rows of all tables were read".into(),
-        false => "not all could be read: see above".to_string(),
+        false => "not all could be read, or not all is sure: see above".to_string(),
     });
     out
+}
+
+fn line_of_unfinished(name: &TableName) -> Option<String> {
+    name.unfinished().map(|why| format!("  {why}"))
 }
 
 /// A row may be longer than what is sent by default.
@@ -219,14 +257,22 @@ pub fn as_json(outcome: &Outcome) -> Value {
             "refused": written.refused.iter().map(refused).collect::<Vec<_>>(),
             "unsure_rows": found.unsure_entries,
             "rescued_leaves": found.rescued_leaves,
+            "lacks_changes": found.lacks_changes,
+            "unfinished": table.name.unfinished(),
             "notes": found.notes,
         })
     });
+    let catalog_lost =
+        |lost: &LostEntry| json!({"name": String::from_utf8_lossy(&lost.key), "why": lost.why});
     json!({
         "whole": outcome.is_whole(),
         "engine_error": outcome.engine_error,
         "force_recovery": outcome.level.level(),
         "catalog_gaps": outcome.catalog.gaps.iter().map(|gap| json!({"page": gap.page, "why": gap.why})).collect::<Vec<_>>(),
+        "catalog_lost": outcome.catalog.lost.iter().map(catalog_lost).collect::<Vec<_>>(),
+        "catalog_lost_entries": outcome.catalog.lost_entries,
+        "catalog_unsure_entries": outcome.catalog.unsure_entries,
+        "catalog_notes": outcome.catalog.notes,
         "missing": outcome.missing,
         "tables": tables.collect::<Vec<_>>(),
     })
@@ -235,6 +281,64 @@ pub fn as_json(outcome: &Outcome) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn outcome(catalog: Salvaged, tables: Vec<(&str, Salvaged)>) -> Outcome {
+        let table = |(name, found): (&str, Salvaged)| Table {
+            name: TableName::of(name),
+            space: 16,
+            found,
+            written: Written::default(),
+            why_not: None,
+            clustered: None,
+        };
+        Outcome {
+            engine_error: None,
+            level: ForceRecovery::Off,
+            catalog,
+            tables: tables.into_iter().map(table).collect(),
+            missing: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn whatever_is_not_whole_is_said() {
+        let whole = outcome(Salvaged::default(), vec![("shop/t", Salvaged::default())]);
+        assert!(whole.is_whole() && text(&whole).contains("all rows of all tables were read"));
+        let refused = |level| Outcome {
+            engine_error: Some("the engine can't start".into()),
+            level,
+            ..outcome(Salvaged::default(), vec![("shop/t", Salvaged::default())])
+        };
+        let lost = LostEntry { key: b"shop/gone".to_vec(), why: "cut short".into() };
+        let lost = Salvaged { lost: vec![lost], lost_entries: 3, ..Salvaged::default() };
+        let unsure = Salvaged { unsure_entries: 2, ..Salvaged::default() };
+        let note = "system.tpd: none of its roots is whole";
+        let rescued =
+            Salvaged { is_rescued: true, notes: vec![note.into()], ..Salvaged::default() };
+        let lacking = Salvaged { lacks_changes: true, ..Salvaged::default() };
+        let of_catalog = |catalog| outcome(catalog, Vec::new());
+        for (outcome, said) in [
+            (refused(ForceRecovery::Off), "can't start"),
+            (refused(ForceRecovery::ReadOnly), "can't start"),
+            (refused(ForceRecovery::NoUndo), "can't start"),
+            (refused(ForceRecovery::NoRedo), "can't start"),
+            (of_catalog(lost.clone()), "table shop/gone in the catalog can't be read: cut short"),
+            (of_catalog(lost), "2 more entries"),
+            (of_catalog(unsure), "2 entries of the catalog are of changes"),
+            (of_catalog(rescued), note),
+            (outcome(Salvaged::default(), vec![("shop/t", lacking)]), "it has lost changes"),
+            (
+                outcome(Salvaged::default(), vec![("shop/t#P#n0#TMP#", Salvaged::default())]),
+                "a partition of an ALTER TABLE that was not finished",
+            ),
+        ] {
+            let text = text(&outcome);
+            assert!(!outcome.is_whole(), "{text}");
+            assert!(text.contains(said), "{said}: {text}");
+            assert!(text.ends_with("see above\n"), "{text}");
+            assert_eq!(as_json(&outcome)["whole"], false);
+        }
+    }
 
     #[test]
     fn a_statement_that_a_client_does_not_send_by_default_is_named() {

@@ -26,18 +26,21 @@ pub(super) fn tables(inspection: &Inspection) -> Result<(Vec<SalvageTable>, Salv
                 def: None,
                 space: SYSTEM_SPACE,
                 clustered: Some((CATALOG_TREE, root(inspection).unwrap_or(0))),
+                lost_changes: false,
             };
-            let mut notes = Vec::new();
-            let mut see = |name: &[u8], record: &[u8]| {
-                let name = String::from_utf8_lossy(name).into_owned();
+            let mut unknown = Vec::new();
+            let mut see = |key: &[u8], record: &[u8]| {
+                let name = String::from_utf8_lossy(key).into_owned();
                 match TableRecord::decode(&name, record) {
                     Ok(record) => tables.push(table(&name, &record)),
-                    Err(error) => notes.push(error.to_string()),
+                    Err(error) => unknown.push((key.to_vec(), error.to_string())),
                 }
                 Ok(())
             };
             found = inspection.salvage(&system, &mut see, &mut |_| {})?;
-            found.notes.extend(notes);
+            for (key, why) in unknown {
+                found.lose(&key, why);
+            }
         }
     }
     // Where all of the catalog is there, a file that it doesn't list is no table's.
@@ -48,7 +51,20 @@ pub(super) fn tables(inspection: &Inspection) -> Result<(Vec<SalvageTable>, Salv
             let name = space_file_name(space);
             let name =
                 format!("#file/{}", name.trim_start_matches("tables/").trim_end_matches(".tpd"));
-            tables.push(SalvageTable { name, def: None, space, clustered: None });
+            tables.push(SalvageTable {
+                name,
+                def: None,
+                space,
+                clustered: None,
+                lost_changes: false,
+            });
+        }
+    }
+    if let Ok(db) = &inspection.db {
+        // A start that writes nothing has not marked them.
+        let lost = db.inner.env().missing_spaces();
+        for table in &mut tables {
+            table.lost_changes |= lost.contains(&table.space);
         }
     }
     tables.sort_by(|a, b| a.name.cmp(&b.name));
@@ -61,6 +77,7 @@ fn table(name: &str, record: &TableRecord) -> SalvageTable {
         def: Some(record.def.clone()),
         space: record.space,
         clustered: record.trees.first().map(|tree| (tree.tree, tree.root)),
+        lost_changes: record.lost_changes,
     }
 }
 
@@ -73,6 +90,7 @@ pub(super) fn attachments(inspection: &Inspection) -> HashMap<(String, u8), Vec<
         def: None,
         space: SYSTEM_SPACE,
         clustered: Some((ATTACHMENT_TREE, root)),
+        lost_changes: false,
     };
     let mut see = |key: &[u8], bytes: &[u8]| {
         if let Some((name, kind)) = attachment_of(key) {

@@ -50,6 +50,9 @@ pub struct SalvageTable {
     pub space: u32,
     /// Tree id and root page of its clustered index, if they are known.
     pub clustered: Option<(u32, u32)>,
+    /// A recovery could not make changes of it that the log had, at this or at an earlier start:
+    /// its pages are whole, and may be of different moments.
+    pub lost_changes: bool,
 }
 
 /// Keys that can't be read: those from `lower` on and below `upper`.
@@ -94,6 +97,9 @@ pub struct Salvaged {
     /// The file can't be opened: its pages were found by what is left of it. Rows may be missing,
     /// or older than they should be, as the notes say.
     pub is_rescued: bool,
+    /// The table has [lost changes](SalvageTable::lost_changes): rows may be missing, older than
+    /// they should be, or deleted ones.
+    pub lacks_changes: bool,
     /// What else matters.
     pub notes: Vec<String>,
 }
@@ -105,6 +111,15 @@ impl Salvaged {
             && self.lost_entries == 0
             && self.unsure_entries == 0
             && !self.is_rescued
+            && !self.lacks_changes
+    }
+
+    /// Counts an entry as lost, and lists it if there is room.
+    fn lose(&mut self, key: &[u8], why: String) {
+        self.lost_entries += 1;
+        if self.lost.len() < LOST_ENTRIES_MAX {
+            self.lost.push(LostEntry { key: key.into(), why });
+        }
     }
 }
 
@@ -125,14 +140,15 @@ impl Inspection {
     /// leaves that were found without their parents, which come last.
     ///
     /// # Errors
-    /// Those of `see`. What can't be read is in the outcome.
+    /// Those of `see`, and of the scratch storage. What can't be read is in the outcome.
     pub fn salvage(
         &self,
         table: &SalvageTable,
         see: EntryFn<'_>,
         progress: ProgressFn<'_>,
     ) -> Result<Salvaged> {
-        walk::salvage(self, table, see, progress)
+        let found = walk::salvage(self, table, see, progress)?;
+        self.unless_scratch_failed(found)
     }
 
     /// An attachment, as it was committed last; none if this name has none of this kind, or it

@@ -4,7 +4,7 @@ use tidepool_pool::storage::AlignedBuf;
 use tidepool_pool::{PageId, PageType, page};
 
 use super::rescue::{Hidden, rescue};
-use super::{EntryFn, Gap, LOST_ENTRIES_MAX, LostEntry, SalvageTable, Salvaged};
+use super::{EntryFn, Gap, SalvageTable, Salvaged};
 use crate::error::Result;
 use crate::files::space_file_name;
 use crate::format::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
@@ -40,6 +40,7 @@ pub(super) fn salvage(
     };
     walk.found.notes = inspection.rescue_notes(table.space);
     walk.found.is_rescued = !walk.found.notes.is_empty();
+    walk.found.lacks_changes = table.lost_changes;
     match table.clustered {
         Some((_, root)) => walk.subtree(root, None, &Range::whole())?,
         None => walk.hidden.push(Hidden {
@@ -174,20 +175,13 @@ impl Walk<'_> {
                     (self.see)(&key, &value)?;
                 }
                 Ok(false) => {}
-                Err(why) => self.lose(&key, why),
+                Err(why) => self.found.lose(&key, why),
             }
             self.value = value;
         }
         self.found.leaves += 1;
         (self.told)(self.found.leaves);
         Ok(())
-    }
-
-    fn lose(&mut self, key: &[u8], why: String) {
-        self.found.lost_entries += 1;
-        if self.found.lost.len() < LOST_ENTRIES_MAX {
-            self.found.lost.push(LostEntry { key: key.into(), why });
-        }
     }
 
     pub fn gap(&mut self, range: Range, page: Option<u32>, why: String) {

@@ -104,7 +104,7 @@ fn the_control_file_says_how_far_the_log_was_durable() {
     let (first, end) = (append(&log, b"first").0, append(&log, b"second").1);
     log.flush().unwrap();
     // Pages keep the checkpoint back.
-    log.checkpoint(|| Some(first), || Ok(()), false).unwrap();
+    log.checkpoint(|| Some(first), || (), false).unwrap();
     let (file, offset) = place(&log, end.0 - 3);
     let disk = storage.kill();
     disk.corrupt(&file, offset, 1);

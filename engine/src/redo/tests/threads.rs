@@ -51,7 +51,7 @@ fn frames_of_many_threads_are_read_back_whole_and_in_each_ones_order() {
                     log.prepare_files().unwrap();
                     // The oldest dirty page is at the beginning.
                     let first = log.checkpoint_lsn();
-                    log.checkpoint(|| Some(first), || Ok(()), false).unwrap();
+                    log.checkpoint(|| Some(first), || (), false).unwrap();
                     thread::yield_now();
                 }
             });
