@@ -285,7 +285,8 @@ impl Backup {
         self.check_all_tables_are_in()?;
         // Of a directory that is only read it can't be noted, and so no increment be made.
         if !self.env.is_read_only() {
-            made::add(&**self.env.storage(), self.manifest.id)?;
+            let env = self.env.clone();
+            env.write_aside(|| made::add(&**env.storage(), self.manifest.id))?;
         }
         self.target.remove(UNFINISHED_MARK)?;
         self.target.sync_dir("")?;

@@ -88,6 +88,14 @@ impl Env {
         Ok(space.grow_to(pages)?)
     }
 
+    /// Writes something beside the log and the files of spaces, unless writing has stopped: a close
+    /// waits for the end of it.
+    pub(crate) fn write_aside<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _growing = self.growth.read();
+        self.failure.check()?;
+        write()
+    }
+
     /// Stops all writing for good, and reading too: pages hold half a change. To be called while
     /// they are latched.
     pub(crate) fn tear(&self, reason: &str) {

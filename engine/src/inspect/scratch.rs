@@ -1,6 +1,10 @@
 //! The storage that recovery writes to, which remembers that it has failed: what can't be written
 //! there is no damage of the directory.
+//!
+//! On a full disk the engine waits for space, as its transactions are worth the wait. Here it is
+//! worth none: to the engine, a full disk is one that fails.
 
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -22,7 +26,16 @@ struct Failure(Mutex<Option<StorageError>>);
 
 impl Failure {
     fn note<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.inspect_err(|error| _ = self.0.lock().get_or_insert_with(|| error.clone()))
+        outcome.map_err(|error| {
+            self.0.lock().get_or_insert_with(|| error.clone());
+            match error.is_no_space() {
+                true => StorageError {
+                    source: Arc::new(io::Error::other("the scratch directory is full")),
+                    ..error
+                },
+                false => error,
+            }
+        })
     }
 }
 

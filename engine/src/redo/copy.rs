@@ -141,6 +141,8 @@ impl LogCopy {
     /// Lets the log have the files of these `len` bytes, which are copied.
     fn go_on_behind(&mut self, len: usize) -> Result<()> {
         let mut ring = self.log.ring.lock();
+        // Once the directory is closed it may be another process's: a close waits for the ring.
+        self.log.failure.check()?;
         // If it is not kept any more, what was read may be what the log went on with.
         self.check_kept(&ring)?;
         self.end += len as u64;
@@ -211,7 +213,8 @@ impl LogCopy {
 impl Drop for LogCopy {
     fn drop(&mut self) {
         let mut ring = self.log.ring.lock();
-        if ring.kept() == Some(Lsn(self.end)) {
+        // Of a directory that is closed nothing is written: the next opening keeps none.
+        if ring.kept() == Some(Lsn(self.end)) && !self.log.failure.is_set() {
             // A failure stops the log, which reports it.
             let _ = self.log.or_fail_unless_full(|| ring.keep(None));
             self.log.update_begin_limit(&ring);
