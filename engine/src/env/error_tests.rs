@@ -147,7 +147,8 @@ fn a_list_of_newest_runs_that_refuses_writes_stops_no_checkpoint() {
         left.clear_faults();
         let noted = NewestRuns::load(&left, *b"tidepool-sim-env").of(FIRST_TABLE_SPACE);
         match file.is_empty() {
-            true => assert!(noted < run, "{op:?}: {noted}"),
+            // What was not synced may have survived.
+            true => assert!(noted <= run, "{op:?}: {noted}"),
             false => assert_eq!(noted, run, "{op:?} of '{file}': the other file has them"),
         }
         assert!(open(&left, &options()).is_ok(), "{op:?} of '{file}'");
