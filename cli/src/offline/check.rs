@@ -166,7 +166,7 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
     ));
     line(match report.is_clean() {
         true => "no damage found".into(),
-        false if report.lacks_key => {
+        false if report.lacks_key && report.damaged_pages() == 0 => {
             "not all could be looked at: give the keys of what is encrypted with --key-file".into()
         }
         false => "damage found: restore a backup, or save what can be read with 'tidepool salvage'"
