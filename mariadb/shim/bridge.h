@@ -533,6 +533,8 @@ void tp_transaction_set_session_number(tp_transaction *transaction, uint64_t num
    writes are about what is there now, whatever the isolation level; no snapshot makes them fail,
    and they lock no gaps. Reads without a lock are as ever. */
 void tp_transaction_set_referential(tp_transaction *transaction, int on);
+/* How long the coming operations of the statement wait for a lock. */
+void tp_transaction_set_lock_wait_timeout(tp_transaction *transaction, uint64_t seconds);
 
 /* Ends the waits of a transaction from another thread. */
 int tp_interrupt_new(const tp_transaction *transaction, tp_interrupt **interrupt);

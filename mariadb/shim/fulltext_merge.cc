@@ -178,7 +178,6 @@ void note_failure(Table_share *shared, int result) {
 Left merge_table(Table_share *shared) {
   Merge_state &state = shared->merge;
   const std::lock_guard<std::mutex> under_way(state.merging);
-  state.is_merging = true;
   Left left = Left::NOTHING;
   for (uint tree : shared->layouts.secondary) {
     if (!shared->layouts.trees[tree].fulltext() || count_pending(*shared, tree, 1) == 0) continue;
@@ -202,13 +201,11 @@ Left merge_table(Table_share *shared) {
       state.failure = TP_OK;
     }
     rows_merged += merged;
-    state.merges += merged != 0;
     if (merged == MERGE_ROWS)
       left = Left::MANY_ROWS;
     else if (left == Left::NOTHING && count_pending(*shared, tree, 1) != 0)
       left = Left::FEW_ROWS;
   }
-  state.is_merging = false;
   return left;
 }
 
@@ -353,12 +350,6 @@ bool may_be_pending(Table_share *shared, uint tree) {
 
 void ask_for_merge(Table_share *shared) {
   if (!shared->merge.is_asked) merger.ask(shared, SOON);
-}
-
-bool has_waited_for_merge(Merge_state *state, uint64 merges) {
-  if (!state->is_merging && state->merges == merges) return false;
-  const std::lock_guard<std::mutex> over(state->merging);
-  return true;
 }
 
 void end_merges(Table_share *shared) { merger.pause(shared); }

@@ -14,8 +14,9 @@
   Locks. A merge waits for no transaction: it passes over locked pending rows, and entries of the
   others no transaction has locked. For a writer locks the pending row before, and a search that
   locks what it reads locks all pending rows and the gaps between them before. A statement that
-  waits for a merge waits for a thread that works; so it goes on waiting whatever its lock wait
-  timeout is.
+  waits for a merge waits for a thread that works. So whatever its lock wait timeout is, it goes on
+  waiting until the merge is over, and fails only if another transaction has the lock, too
+  (wait_past_merge).
 
   Definitions. The thread uses a Table_share without a statement's lock of the table. So who changes
   the table's trees, or must be alone with the table, ends its merges before; and so does the end of
@@ -24,6 +25,7 @@
 #ifndef TIDEPOOL_FULLTEXT_MERGE_H
 #define TIDEPOOL_FULLTEXT_MERGE_H
 
+#include "session.h"
 #include "table_share.h"
 
 namespace tidepool {
@@ -34,9 +36,17 @@ bool may_be_pending(Table_share *shared, uint tree);
 /* Some rows of the table have pending words. */
 void ask_for_merge(Table_share *shared);
 
-/* Whether a lock that could not be had may have been a merge's, which is over now. `merges`: how
-   many there had been before it was asked for. */
-bool has_waited_for_merge(Merge_state *state, uint64 merges);
+/* Calls what may wait for a merge's lock, and gives its TP_* code. After a timeout it is called
+   once more, with no merge of the table under way and without a wait: what is locked then is locked
+   by another transaction. */
+template <typename Attempt>
+int wait_past_merge(Table_share *shared, const Session *session, Attempt attempt) {
+  const int result = attempt();
+  if (likely(result != TP_LOCK_TIMEOUT)) return result;
+  const std::lock_guard<std::mutex> none_under_way(shared->merge.merging);
+  const Wait_for_no_lock at_once(session);
+  return attempt();
+}
 
 /* The thread does not use the table from here on. */
 void end_merges(Table_share *shared);

@@ -100,15 +100,12 @@ int ha_tidepool::run_search(uint tree_searched, uint flags, const String &query,
 int ha_tidepool::read_pending(uint tree_searched, Pending_rows *to) {
   const bool locks = row_lock != TP_LOCK_NONE && session->isolation == TP_SERIALIZABLE;
   if (locks) tp_reader_set_lock(reader, row_lock, TP_WAIT);
-  for (;;) {
-    const uint64 merges = shared->merge.merges;
-    const int result = to->read(reader, session->transaction, tree_searched, SIZE_MAX);
-    if (unlikely(result == TP_LOCK_TIMEOUT) && has_waited_for_merge(&shared->merge, merges))
-      continue;
-    if (locks) set_row_lock(row_lock, skip_locked);
-    if (!to->all().empty() && !shared->is_temporary()) ask_for_merge(shared);
-    return result;
-  }
+  const int result = wait_past_merge(shared, session, [&] {
+    return to->read(reader, session->transaction, tree_searched, SIZE_MAX);
+  });
+  if (locks) set_row_lock(row_lock, skip_locked);
+  if (!to->all().empty() && !shared->is_temporary()) ask_for_merge(shared);
+  return result;
 }
 
 /* Texts of rows that the search has found are read into a record that only it has. */

@@ -161,16 +161,13 @@ int ha_tidepool::make_entries(const Words_of &row) {
 
 /* Inserts `pending_value`. If there is a pending row, it is locked: TP_DUPLICATE. */
 int ha_tidepool::insert_pending(const Words_of &row) {
-  Merge_state &state = shared->merge;
-  for (;;) {
-    const uint64 merges = state.merges;
-    const tp_bytes key{new_key.get(), put_pending_key(new_key.get(), row.pk)};
-    const int result = tp_insert(session->transaction, shared->table, row.tree, key,
-                                 bytes_of(pending_value), TP_LOCK_EXCLUSIVE);
-    if (unlikely(result == TP_LOCK_TIMEOUT) && has_waited_for_merge(&state, merges)) continue;
-    if (result == TP_OK) ask_for_merge(shared);
-    return result;
-  }
+  const tp_bytes key{new_key.get(), put_pending_key(new_key.get(), row.pk)};
+  const int result = wait_past_merge(shared, session, [&] {
+    return tp_insert(session->transaction, shared->table, row.tree, key, bytes_of(pending_value),
+                     TP_LOCK_EXCLUSIVE);
+  });
+  if (result == TP_OK) ask_for_merge(shared);
+  return result;
 }
 
 int ha_tidepool::delete_pending(const Words_of &row) {

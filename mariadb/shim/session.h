@@ -111,6 +111,21 @@ inline int row_lock_of(enum thr_lock_type type) {
 /* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which
    NOWAIT and WAIT n set), in seconds. */
 ulong lock_wait_timeout(THD *thd);
+/* While this lives, the statement waits for no lock. */
+class Wait_for_no_lock {
+public:
+  explicit Wait_for_no_lock(const Session *session) : session(session) {
+    tp_transaction_set_lock_wait_timeout(session->transaction, 0);
+  }
+  ~Wait_for_no_lock() {
+    tp_transaction_set_lock_wait_timeout(session->transaction, lock_wait_timeout(session->thd));
+  }
+  Wait_for_no_lock(const Wait_for_no_lock &) = delete;
+  Wait_for_no_lock &operator=(const Wait_for_no_lock &) = delete;
+
+private:
+  const Session *const session;
+};
 /* Copies what a connection is executing now to `text`, and gives its length; 0 if the connection is
    gone, idle, or too busy to be asked. */
 size_t statement_of(uint64_t connection, char *text, size_t capacity, CHARSET_INFO **charset);

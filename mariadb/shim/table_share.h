@@ -124,10 +124,8 @@ struct Pending_state {
 /* Of a table: merges of pending words. */
 struct Merge_state {
   std::atomic<bool> is_asked{false};
-  std::atomic<bool> is_merging{false};
-  std::atomic<uint64> merges{0}; /* that have ended, and merged rows */
-  std::mutex merging;            /* held while one is under way */
-  uint pauses = 0;               /* protected by the mutex of the thread that merges */
+  std::mutex merging; /* held while one is under way, and while there may be none */
+  uint pauses = 0;    /* protected by the mutex of the thread that merges */
   /* Of that thread: how many merges have failed since one succeeded, and why the last did. */
   uint failures = 0;
   int failure = TP_OK;

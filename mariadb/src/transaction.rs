@@ -356,6 +356,20 @@ pub unsafe extern "C" fn tp_transaction_set_referential(
     guard_or((), || unsafe { &mut *transaction }.inner.set_referential(on != 0));
 }
 
+/// How long the coming operations of the statement wait for a lock.
+///
+/// # Safety
+/// A valid transaction.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_transaction_set_lock_wait_timeout(
+    transaction: *mut ServerTransaction,
+    seconds: u64,
+) {
+    let timeout = Duration::from_secs(seconds);
+    // SAFETY: a valid transaction from the shim.
+    guard_or((), || unsafe { &mut *transaction }.inner.set_lock_wait_timeout(timeout));
+}
+
 /// The handle by which another thread ends this transaction's waits.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! FULLTEXT indexes whose rows have pending words: merges beside writers, snapshots and definition
 //! changes, long rows, and damage.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use mysql::Conn;
@@ -199,6 +199,59 @@ fn locking_searches_never_fail_for_a_merge() {
         }
     }
     check(&mut conn, "t");
+}
+
+/// Merges go on all the time. What the statement waits for is not theirs.
+#[test]
+fn a_lock_wait_has_an_end_while_words_are_merged() {
+    const LOCK_TIMEOUT: u16 = 1205;
+    let server = Server::start(Options::new("fulltext_waits"));
+    let (mut holder, mut writer) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut holder,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a TEXT, b TEXT, FULLTEXT (a), FULLTEXT (b))",
+            "INSERT INTO t VALUES (1, 'alpha', 'one'), (2, 'beta', 'two')",
+            "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        ],
+    );
+    let text = "gamma delta omega kappa sigma lambda";
+    let search = "SELECT id FROM t WHERE MATCH (a) AGAINST ('alpha') FOR UPDATE";
+    let insert = format!("INSERT INTO t VALUES (3, '{text}', '{text}')");
+    for (held, waiting) in [
+        (format!("UPDATE t SET a = '{text} alpha' WHERE id = 1"), search),
+        (search.to_owned(), &insert[..]),
+    ] {
+        run(&mut holder, &["BEGIN", &held]);
+        let (code, server) = (AtomicU16::new(0), &server);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut conn = server.connect_to("test");
+                run(
+                    &mut conn,
+                    &[
+                        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+                        "SET tidepool_lock_wait_timeout = 1",
+                    ],
+                );
+                code.store(code_of(&mut conn, waiting), Ordering::Relaxed);
+            });
+            let mut round = 0;
+            wait_until(Duration::from_secs(60), "the statement ends", || {
+                let before = merged_rows(&mut writer);
+                round += 1;
+                let change = format!("UPDATE t SET b = 'word{round} {text}' WHERE id = 2");
+                run(&mut writer, &[&change, "UPDATE t SET b = 'two' WHERE id = 2"]);
+                wait_until(Duration::from_secs(60), "a merge", || {
+                    merged_rows(&mut writer) > before
+                });
+                waiter.is_finished()
+            });
+        });
+        assert_eq!(code.into_inner(), LOCK_TIMEOUT, "{waiting}");
+        run(&mut holder, &["ROLLBACK"]);
+    }
+    check(&mut holder, "t");
 }
 
 /// Whatever changes a table's definition meets merges of it, and does not fail for them.
