@@ -533,6 +533,17 @@ void tp_transaction_set_session_number(tp_transaction *transaction, uint64_t num
    writes are about what is there now, whatever the isolation level; no snapshot makes them fail,
    and they lock no gaps. Reads without a lock are as ever. */
 void tp_transaction_set_referential(tp_transaction *transaction, int on);
+
+/* The coming reads are those of a search (or no longer): of an index without a lock, to find rows
+   that the statement locks, and of these rows, locked by their keys. The former see what was
+   committed when the statement began to read, at every isolation level, and make no snapshot. If a
+   row has got another key since, the latter end with TP_RECORD_CHANGED, for the statement would
+   miss it. Not at SERIALIZABLE. */
+void tp_transaction_set_searching(tp_transaction *transaction, int on);
+/* Whether searches of the statement have seen more than the transaction's snapshot, and nothing
+   that has changed since may be locked. What the snapshot would have found besides has changed as
+   well: to lock it ends with TP_RECORD_CHANGED. */
+uint8_t tp_searches_beyond_snapshot(const tp_transaction *transaction);
 /* How long the coming operations of the statement wait for a lock. */
 void tp_transaction_set_lock_wait_timeout(tp_transaction *transaction, uint64_t seconds);
 
@@ -579,7 +590,8 @@ typedef struct {
   size_t key_len;
   const uint8_t *value;
   size_t value_len;
-  uint8_t is_cut; /* the value is only the beginning of the row */
+  uint8_t is_cut;    /* the value is only the beginning of the row */
+  uint8_t is_recent; /* of a locking read: what searches of the statement see may be older */
 } tp_entry;
 
 /* A point read: of which entry, and what of its value. */

@@ -525,9 +525,8 @@ int Fulltext_search::find(const Query_term &term, const Hits *only, Hits *hits) 
 int Fulltext_search::run(const Query_term &root, Arena *keep, Hits *hits) {
   arena = keep;
   if (int result = find(root, nullptr, hits)) return result;
-  /* What is found must not be 0, which means that it does not match. */
   for (Hit &hit : *hits)
-    if (hit.rank == 0) hit.rank = 1e-6F;
+    if (hit.rank == 0) hit.rank = LEAST_RELEVANCE;
   return TP_OK;
 }
 

@@ -32,6 +32,9 @@ struct Hit {
 };
 using Hits = std::vector<Hit, Search_allocator<Hit>>; /* in the order of the clustered keys */
 
+/* In place of 0, which means that a row does not match. */
+constexpr float LEAST_RELEVANCE = 1e-6F;
+
 int compare_hits(const Hit &a, const Hit &b);
 /* The hit with this clustered key; nullptr: there is none. */
 const Hit *find_hit(const Hits &hits, const uchar *pk, size_t len);

@@ -191,6 +191,7 @@ private:
   void set_row_lock(int lock, bool skip_locked);
   int read_entry(uchar *buf);
   int read_secondary_entry(uchar *buf);
+  bool follow_entry();
   int check_pushed_condition(uchar *buf);
   int check_rowid_filter();
   void note_range_end();
@@ -214,8 +215,10 @@ private:
   /* Of a SPATIAL index: the entries that lie to a window of the server's as the flag says. */
   int read_window(uchar *buf, const uchar *key, enum ha_rkey_function flag);
   int read_next_in_window(uchar *buf);
-  int window_result(uchar *buf, int result);
+  int read_in_window(uchar *buf, bool first);
+  int find_in_window(uchar *buf, bool first);
   int move_in_window(bool first);
+  int check_snapshot_of_window();
   bool is_still_in_window(const uchar *record) const;
   bool window_request(const uchar *key, enum ha_rkey_function flag, tp_spatial_request *request);
   ha_rows records_in_window(uint tree, const key_range &range);
@@ -252,7 +255,7 @@ private:
   using Entry_taker = std::function<void(tp_bytes key, tp_bytes value)>;
   bool for_each_word(uint tree, const tidepool::Texts &texts, tp_bytes pk, const Entry_taker &take);
   int run_search(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
-  bool may_be_newer_than_search() const;
+  int add_hits_of_snapshot(uint flags, const String &query, tidepool::Fulltext_result *result);
   int match_again(const tidepool::Fulltext_result &result, const uchar *record, bool *is_match);
   int read_pending(uint tree, tidepool::Pending_rows *to);
   int search_in(uint tree, uint flags, const String &query, tidepool::Fulltext_result *result);
@@ -317,6 +320,16 @@ private:
      but read as it was committed last. If the server wants it, it reads on, and means this one;
      else it calls unlock_row(). */
   bool semi_consistent = false, peeked = false;
+  /* Whether the statement searches an index, by MATCH or with a window, without locks, and then
+     locks the rows found. (At SERIALIZABLE it locks what it reads of the index.) */
+  bool locks_after_search() const {
+    return session && row_lock != TP_LOCK_NONE && session->isolation != TP_SERIALIZABLE;
+  }
+  tp_transaction *searching_transaction() const {
+    return locks_after_search() ? session->transaction : nullptr;
+  }
+  /* The row that was read last may be newer than what such a search has seen. */
+  bool is_newer_than_search() const { return row_is_recent && locks_after_search(); }
   bool keyread_only = false;
   /* Of a row that INSERT meets with its key: exclusive if the statement may change or
      replace it. */
@@ -370,6 +383,7 @@ private:
   /* A row was written since, and position() is asked for that one: the server checks it now. */
   bool looks_up_written = false;
   bool row_read = false; /* the row itself, not only an entry that leads to it */
+  bool row_is_recent = false; /* what was read last (tp_entry) */
 
   /* Foreign keys: those of the table and those that reference it, or null if there are none; as of
      a generation of all. */

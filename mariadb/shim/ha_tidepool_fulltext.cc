@@ -2,12 +2,18 @@
 /*
   MATCH.
 
-  A search is made when the server begins a statement, by the transaction's snapshot. What it finds
-  are clustered keys; the rows are read as those of any secondary index are, or the server reads
-  rows in another way and asks of each how relevant it is. At SERIALIZABLE a locking statement locks
-  what it reads of the index, too, and the gaps. At lower levels it locks the rows alone, each as it
-  is by then; at READ COMMITTED and below, or without the check of lost updates, that may be a
-  version that the search has not seen, so the row must match once more.
+  A search is made when the server begins a statement. What it finds are clustered keys; the rows
+  are read as those of any secondary index are, or the server reads rows in another way and asks of
+  each how relevant it is.
+
+  A consistent read searches by the transaction's snapshot. At SERIALIZABLE a locking statement
+  locks what it reads of the index, too, and the gaps. At lower levels it searches by a view of the
+  statement (tp_transaction_set_searching), and locks the rows alone, each as it is by then:
+  - a row that was committed since must match once more, and may match only now;
+  - a row that has got another primary key since is an error, where the server reads by the search:
+    the statement would miss it;
+  - what an older snapshot finds besides has changed, and is an error when it is locked, as what is
+    new to the snapshot is.
 */
 #include "engine.h"
 #include "errors.h"
@@ -30,6 +36,7 @@ struct Fulltext_result {
   Query_term query;
   Pending_rows pending; /* hits point into it */
   Arena arena;
+  std::unique_ptr<Fulltext_result> of_snapshot; /* some point into that */
   Hits hits;
   bool is_ranked;            /* rows are given in the order of their relevance */
   std::vector<uint32> order; /* a heap of what is not yet given, then what was given */
@@ -182,10 +189,15 @@ FT_INFO *ha_tidepool::ft_init_ext(uint flags, uint keynr, String *query) {
   result->could_you = &result_functions_ext;
   result->owner = this;
   result->tree = shared->layouts.tree_of(keynr);
-  const bool locks_entries = row_lock != TP_LOCK_NONE && session->isolation == TP_SERIALIZABLE;
-  if (!locks_entries) tp_reader_set_lock(reader, TP_LOCK_NONE, TP_WAIT);
+  if (locks_after_search()) tp_reader_set_lock(reader, TP_LOCK_NONE, TP_WAIT);
   tp_reader_set_prefixes(reader, 0);
-  const int error = run_search(result->tree, flags, *query, result.get());
+  int error;
+  {
+    const Search_scope for_locks(searching_transaction());
+    error = run_search(result->tree, flags, *query, result.get());
+  }
+  if (!error && locks_after_search() && tp_searches_beyond_snapshot(session->transaction))
+    error = add_hits_of_snapshot(flags, *query, result.get());
   tp_reader_set_prefixes(reader, prefixes);
   set_row_lock(row_lock, skip_locked);
   if (error) {
@@ -195,6 +207,19 @@ FT_INFO *ha_tidepool::ft_init_ext(uint flags, uint keynr, String *query) {
   result->is_ranked = flags & FT_SORTED;
   result->rewind();
   return reinterpret_cast<FT_INFO *>(result.release());
+}
+
+/* The present row of each will turn out to be newer than the snapshot, or gone. */
+int ha_tidepool::add_hits_of_snapshot(uint flags, const String &query, Fulltext_result *result) {
+  result->of_snapshot = std::make_unique<Fulltext_result>();
+  const Hits &others = result->of_snapshot->hits;
+  if (int error = run_search(result->tree, flags, query, result->of_snapshot.get())) return error;
+  Hits all;
+  std::set_union(result->hits.begin(), result->hits.end(), others.begin(), others.end(),
+                 std::back_inserter(all),
+                 [](const Hit &a, const Hit &b) { return compare_hits(a, b) < 0; });
+  result->hits = std::move(all);
+  return 0;
 }
 
 int ha_tidepool::ft_init() {
@@ -207,14 +232,7 @@ int ha_tidepool::ft_init() {
   return 0;
 }
 
-/* Whether rows are read in versions that the search may not have seen. */
-bool ha_tidepool::may_be_newer_than_search() const {
-  if (row_lock == TP_LOCK_NONE || !session) return false;
-  return session->isolation <= TP_READ_COMMITTED ||
-         (session->isolation == TP_REPEATABLE_READ && !refuses_lost_updates());
-}
-
-/* Whether a row that the search has found matches as it is by now. */
+/* Whether a row matches as it is by now. */
 int ha_tidepool::match_again(const Fulltext_result &result, const uchar *record, bool *is_match) {
   old_words.keep_all(true);
   const bool parsed =
@@ -225,26 +243,32 @@ int ha_tidepool::match_again(const Fulltext_result &result, const uchar *record,
   return 0;
 }
 
-/* The relevance of the row that was read last, by another index than the search's. */
+/* The relevance of the row that was read last, by another index than the search's. A row that the
+   search has not found may have come since, or had another primary key. */
 float ha_tidepool::relevance_of_row(const Fulltext_result &result) {
   const tp_bytes row = clustered_key_of_row();
   const Hit *const hit = find_hit(result.hits, row.data, row.len);
-  if (!hit) return 0;
-  bool is_match = true;
-  if (may_be_newer_than_search())
+  if (unlikely(is_newer_than_search())) {
+    bool is_match = false;
     if (int error = match_again(result, table->record[0], &is_match)) print_error(error, MYF(0));
-  return is_match ? hit->rank : 0;
+    if (!is_match) return 0;
+    if (!hit) return LEAST_RELEVANCE;
+  }
+  return hit ? hit->rank : 0;
 }
 
 int ha_tidepool::ft_read(uchar *buf) {
   const Counted_call counted(this);
   auto *const result = reinterpret_cast<Fulltext_result *>(ft_handler);
   if (!result) return HA_ERR_END_OF_FILE;
-  const bool may_be_newer = may_be_newer_than_search();
   while (const Hit *hit = result->next()) {
     uchar room[8];
     const tp_bytes pk = clustered_key_of(*hit, room);
-    const int error = read_found(buf, pk.data, pk.len);
+    int error;
+    {
+      const Search_scope of_search(searching_transaction());
+      error = read_found(buf, pk.data, pk.len);
+    }
     if (error == HA_ERR_KEY_NOT_FOUND) {
       /* Deleted since, or, in a snapshot, damage. */
       if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) continue;
@@ -253,7 +277,7 @@ int ha_tidepool::ft_read(uchar *buf) {
                       table->key_info[shared->layouts.key_of(result->tree)].name.str);
       return HA_ERR_CRASHED;
     }
-    if (error || likely(!may_be_newer)) return error;
+    if (error || likely(!is_newer_than_search())) return error;
     bool is_match;
     if (int failed = match_again(*result, buf, &is_match)) return failed;
     if (is_match) return 0;

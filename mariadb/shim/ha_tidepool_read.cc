@@ -38,10 +38,11 @@ void ha_tidepool::plan_columns() {
   }
   /* An index merge reads keys alone, and compares them with the range's end, also where they are
      beginnings. Who means to change a row, or says FOR UPDATE, locks the row and not only the
-     entry: others come by other indexes. */
+     entry: others come by other indexes. Entries found in a window are not locked at all. */
   entry_needed = tree != 0 && trees()[tree].has_any_of(needed.get());
-  entry_suffices =
-      tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
+  const bool locks_rows = row_lock == TP_LOCK_EXCLUSIVE ||
+                          (row_lock != TP_LOCK_NONE && trees()[tree].is_spatial());
+  entry_suffices = tree == 0 || (!locks_rows && !trees()[tree].has_beginning_of(needed.get()));
   compares_rows = may_meet_newer_rows();
   if (unlikely(compares_rows)) need_indexed_columns();
   last_needed = row_layout().last_needed(needed.get());
@@ -98,7 +99,7 @@ inline int ha_tidepool::in_turn(int error) {
 /* ---- from entries to records */
 
 /* Point read of the row with the key `clustered`. Returns a TP_* code. */
-inline int ha_tidepool::read_row(int part, tp_entry *found) {
+int ha_tidepool::read_row(int part, tp_entry *found) {
   const tp_read_request request{0, {clustered.get(), clustered_len}, part};
   return tp_read(reader, session->transaction, &request, found);
 }
@@ -208,6 +209,7 @@ void ha_tidepool::give_up() {
    be skipped. */
 int ha_tidepool::read_entry(uchar *buf) {
   row_read = tree == 0;
+  row_is_recent = entry.is_recent;
   looks_up_written = false;
   if (tree != 0) return read_secondary_entry(buf);
   if (unlikely(entry.key_len > trees()[0].key_max())) return HA_ERR_CRASHED;
@@ -216,16 +218,23 @@ int ha_tidepool::read_entry(uchar *buf) {
   return decode_row(buf, {entry.value, entry.value_len}, entry.is_cut);
 }
 
+/* The coming row is that of the present entry of a secondary index. false: the entry can't be
+   understood. */
+bool ha_tidepool::follow_entry() {
+  size_t len;
+  const uchar *pk = trees()[tree].clustered_key(entry.key, entry.key_len, entry.value,
+                                                entry.value_len, clustered.get(), &len);
+  if (!pk || len > trees()[0].key_max()) return false;
+  if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
+  clustered_len = len;
+  return true;
+}
+
 int ha_tidepool::read_secondary_entry(uchar *buf) {
   const Index_layout &layout = trees()[tree];
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index && buf == table->record[0])
     if (int error = check_pushed_condition(buf)) return error;
-  size_t len;
-  const uchar *pk = layout.clustered_key(entry.key, entry.key_len, entry.value, entry.value_len,
-                                         clustered.get(), &len);
-  if (!pk) return HA_ERR_CRASHED;
-  if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
-  clustered_len = len;
+  if (!follow_entry()) return HA_ERR_CRASHED;
   if (rowid_filter_is_active && buf == table->record[0])
     if (int error = check_rowid_filter()) return error;
   if (keyread_only) {
@@ -240,6 +249,7 @@ int ha_tidepool::read_secondary_entry(uchar *buf) {
   const int result = read_row(row_part(), &row);
   row_read = result == TP_OK;
   if (row_read) {
+    row_is_recent = row.is_recent;
     const int error = decode_row(buf, {row.value, row.value_len}, row.is_cut);
     return unlikely(compares_rows) && !error ? compare_with_entry(buf) : error;
   }
@@ -637,6 +647,7 @@ int ha_tidepool::read_by_clustered(uchar *buf, const uchar *pk, size_t pk_len) {
   row_read = result == TP_OK;
   if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
   if (unlikely(result != TP_OK)) return fail(result);
+  row_is_recent = row.is_recent;
   const int error = decode_row(buf, {row.value, row.value_len}, row.is_cut);
   return unlikely(error == PASS_OVER) ? HA_ERR_KEY_NOT_FOUND : error;
 }

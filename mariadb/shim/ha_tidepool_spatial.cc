@@ -7,9 +7,12 @@
   rows are read, as those of any secondary index are.
 
   At SERIALIZABLE a locking statement locks the entries that it reads of the index, and the gaps. At
-  lower levels it reads the index by its snapshot and locks the rows alone, each as it is by then;
-  at READ COMMITTED and below that may be a version that the index was not read by, so the row's
-  rectangle is compared with the window once more.
+  lower levels it reads the index by a view of the statement (tp_transaction_set_searching), and
+  locks the rows alone, each as it is by then:
+  - the rectangle of a row that was committed since is compared with the window once more;
+  - a row that has got another primary key since is an error: the statement would miss it;
+  - so is what an older snapshot has in the window besides, for it has changed, as what is new to
+    the snapshot is.
 */
 #include "errors.h"
 #include "ha_tidepool.h"
@@ -47,11 +50,11 @@ bool ha_tidepool::window_request(const uchar *key, enum ha_rkey_function flag,
 
 /* The first entry of the search, or the next one. A TP_* code. */
 int ha_tidepool::move_in_window(bool first) {
-  const bool reads_snapshot = row_lock != TP_LOCK_NONE && session->isolation != TP_SERIALIZABLE;
-  if (reads_snapshot) tp_reader_set_lock(reader, TP_LOCK_NONE, TP_WAIT);
+  const bool locks_later = locks_after_search();
+  if (locks_later) tp_reader_set_lock(reader, TP_LOCK_NONE, TP_WAIT);
   const int result = first ? tp_spatial_first(reader, session->transaction, &in_window, &entry)
                            : tp_spatial_next(reader, session->transaction, &entry);
-  if (reads_snapshot) set_row_lock(row_lock, skip_locked);
+  if (locks_later) set_row_lock(row_lock, skip_locked);
   return result;
 }
 
@@ -61,27 +64,48 @@ int ha_tidepool::read_window(uchar *buf, const uchar *key, enum ha_rkey_function
   memcpy(window, key, sizeof window);
   if (!window_request(window, flag, &in_window)) return HA_ERR_UNSUPPORTED;
   reads_window = true;
-  const int error = window_result(buf, move_in_window(true));
+  const int error = read_in_window(buf, true);
   return error == HA_ERR_END_OF_FILE ? HA_ERR_KEY_NOT_FOUND : error;
 }
 
-int ha_tidepool::read_next_in_window(uchar *buf) {
-  return window_result(buf, move_in_window(false));
+int ha_tidepool::read_next_in_window(uchar *buf) { return read_in_window(buf, false); }
+
+/* The row of the first entry, or of the next one whose row is wanted. */
+int ha_tidepool::read_in_window(uchar *buf, bool first) {
+  const int error = find_in_window(buf, first);
+  if (error != HA_ERR_END_OF_FILE || !locks_after_search()) return error;
+  return tp_searches_beyond_snapshot(session->transaction) ? check_snapshot_of_window() : error;
 }
 
-/* The row of the entry that was found, or of the next one whose row is wanted. */
-int ha_tidepool::window_result(uchar *buf, int result) {
-  const bool may_be_newer = row_lock != TP_LOCK_NONE && session->isolation <= TP_READ_COMMITTED;
-  for (;; result = move_in_window(false)) {
+int ha_tidepool::find_in_window(uchar *buf, bool first) {
+  const Search_scope for_locks(searching_transaction());
+  for (;; first = false) {
+    const int result = move_in_window(first);
     if (result == TP_END) return HA_ERR_END_OF_FILE;
     if (unlikely(result != TP_OK)) return fail(result);
     const int error = read_entry(buf);
     if (error == PASS_OVER) continue;
     if (error) return error;
-    const bool is_dirty = session->isolation == TP_READ_UNCOMMITTED;
-    if (likely(!may_be_newer && !is_dirty)) return 0;
+    const bool is_dirty = row_lock == TP_LOCK_NONE && session->isolation == TP_READ_UNCOMMITTED;
+    if (likely(!is_newer_than_search() && !is_dirty)) return 0;
     if (!row_read || is_still_in_window(buf)) return 0;
     unlock_row();
+  }
+}
+
+/* At the end of a search that has seen more than the snapshot: locks the rows that the snapshot has
+   in the window. Those found are locked already. The others have changed since, which is an error;
+   else HA_ERR_END_OF_FILE. */
+int ha_tidepool::check_snapshot_of_window() {
+  for (bool first = true;; first = false) {
+    int result = move_in_window(first);
+    if (result == TP_END) return HA_ERR_END_OF_FILE;
+    if (unlikely(result != TP_OK)) return fail(result);
+    if (thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
+    if (!follow_entry()) return HA_ERR_CRASHED;
+    tp_entry row;
+    result = read_row(TP_READ_NOTHING, &row);
+    if (unlikely(result != TP_OK && result != TP_END)) return fail(result);
   }
 }
 

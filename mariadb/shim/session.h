@@ -98,6 +98,22 @@ struct Session {
 
 /* The connection's session, made on first use; nullptr when there is no memory. */
 Session *session_of(THD *thd);
+/* While this lives, the transaction's reads are those of a search for rows that the statement locks
+   (tp_transaction_set_searching). nullptr: they are not. Scopes are not nested. */
+class Search_scope {
+public:
+  explicit Search_scope(tp_transaction *transaction) : transaction(transaction) {
+    if (transaction) tp_transaction_set_searching(transaction, 1);
+  }
+  ~Search_scope() {
+    if (transaction) tp_transaction_set_searching(transaction, 0);
+  }
+  Search_scope(const Search_scope &) = delete;
+  Search_scope &operator=(const Search_scope &) = delete;
+
+private:
+  tp_transaction *const transaction;
+};
 /* Begins the statement if it has not begun. Returns an HA_ERR_* code. */
 int begin_statement(THD *thd, Session *session);
 /* The statement of the last row is over. Returns an HA_ERR_* code. */

@@ -673,8 +673,6 @@ ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout
 
 ulonglong fulltext_search_bytes() { return ft_result_cache_limit; }
 
-bool refuses_lost_updates() { return lost_update_check; }
-
 Fulltext_variables session_fulltext_variables(THD *thd) {
   const char *const own = THDVAR(thd, ft_user_stopword_table);
   const bool has_own = own && *own;

@@ -37,8 +37,6 @@ struct Fulltext_variables {
 };
 Fulltext_variables session_fulltext_variables(THD *thd);
 ulonglong fulltext_search_bytes();
-/* lost_update_check */
-bool refuses_lost_updates();
 /* flush_log_at_trx_commit = 1 */
 bool is_each_commit_durable();
 

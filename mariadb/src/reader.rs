@@ -71,6 +71,7 @@ pub struct Entry {
     value: *const u8,
     value_len: usize,
     is_cut: u8,
+    is_recent: u8,
 }
 
 impl Entry {
@@ -81,6 +82,7 @@ impl Entry {
             value: value.as_ptr(),
             value_len: value.len(),
             is_cut: 0,
+            is_recent: 0,
         }
     }
 }
@@ -251,7 +253,9 @@ pub unsafe extern "C" fn tp_read(
             return Ok(TP_END);
         }
         let value: &[u8] = if request.part == TP_READ_NOTHING { &[] } else { row };
-        let entry = Entry { is_cut: is_cut.into(), ..Entry::of(key, value) };
+        let is_recent = *lock != LockMode::None && transaction.inner.read_is_recent();
+        let entry =
+            Entry { is_cut: is_cut.into(), is_recent: is_recent.into(), ..Entry::of(key, value) };
         // SAFETY: a valid place to store to.
         unsafe { *found = entry };
         Ok(TP_OK)
@@ -272,12 +276,18 @@ unsafe fn move_cursor(
     guard(|| {
         // SAFETY: valid pointers from the shim.
         let (reader, transaction) = unsafe { (&mut *reader, &mut *transaction) };
+        let locks = reader.manner.lock != LockMode::None;
         let cursor = reader.cursor(index);
         if !step(cursor, &mut transaction.inner)? {
             return Ok(TP_END);
         }
         let (key, value) = cursor.entry();
-        let found = Entry { is_cut: cursor.is_cut().into(), ..Entry::of(key, value) };
+        let is_recent = locks && transaction.inner.read_is_recent();
+        let found = Entry {
+            is_cut: cursor.is_cut().into(),
+            is_recent: is_recent.into(),
+            ..Entry::of(key, value)
+        };
         // SAFETY: a valid place to store to.
         unsafe { *entry = found };
         Ok(TP_OK)

@@ -356,6 +356,29 @@ pub unsafe extern "C" fn tp_transaction_set_referential(
     guard_or((), || unsafe { &mut *transaction }.inner.set_referential(on != 0));
 }
 
+/// The coming reads are those of a search, or no longer; see bridge.h.
+///
+/// # Safety
+/// A valid transaction.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_transaction_set_searching(
+    transaction: *mut ServerTransaction,
+    on: c_int,
+) {
+    // SAFETY: a valid transaction from the shim.
+    guard_or((), || unsafe { &mut *transaction }.inner.set_searching(on != 0));
+}
+
+/// Whether searches of the statement see more than the snapshot; see bridge.h.
+///
+/// # Safety
+/// A valid transaction.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_searches_beyond_snapshot(transaction: *const ServerTransaction) -> u8 {
+    // SAFETY: a valid transaction from the shim.
+    guard_or(0, || unsafe { &*transaction }.inner.searches_beyond_snapshot().into())
+}
+
 /// How long the coming operations of the statement wait for a lock.
 ///
 /// # Safety

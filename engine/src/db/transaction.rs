@@ -180,6 +180,29 @@ impl Transaction {
         self.core.set_referential(on);
     }
 
+    /// From here on (or no longer) reads are those of a search: unlocked ones of an index, by which
+    /// a statement finds rows, and locking ones of those rows, by their keys. The unlocked ones see
+    /// what was committed when the statement began to read, at every isolation level, and make no
+    /// snapshot. A row whose key has changed since, and which the statement so would miss, is
+    /// [`Error::RecordChanged`]. Not at SERIALIZABLE.
+    pub fn set_searching(&mut self, on: bool) {
+        self.core.set_searching(on);
+    }
+
+    /// Whether searches of the statement see more than the transaction's snapshot, and may lock
+    /// nothing that has changed since. What else the snapshot would have found has changed, too:
+    /// to lock it says so.
+    pub fn searches_beyond_snapshot(&self) -> bool {
+        self.core.searches_beyond_snapshot()
+    }
+
+    /// Whether the newest locking read gave a version that may be newer than what searches of the
+    /// statement see.
+    #[inline]
+    pub fn read_is_recent(&self) -> bool {
+        self.core.gave_recent
+    }
+
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only
@@ -570,10 +593,9 @@ impl Transaction {
         if let Some(snapshot) = self.core.snapshot()
             && !self.core.is_referential()
         {
-            match lock {
-                LockMode::None => table.check_snapshot(index, snapshot)?,
-                _ if self.core.refuses_changed() => table.check_snapshot(index, snapshot)?,
-                _ => {}
+            let reads_snapshot = lock == LockMode::None && !self.core.is_searching();
+            if reads_snapshot || self.core.refuses_changed() {
+                table.check_snapshot(index, snapshot)?;
             }
         }
         Ok(slot)

@@ -65,6 +65,9 @@ pub(crate) enum Reading {
     Scan,
     /// By its key.
     Lookup,
+    /// By its key, which a search has found
+    /// ([`set_searching`](crate::trx::TransactionCore::set_searching)).
+    Found,
 }
 
 /// A tree, and the space of its table.

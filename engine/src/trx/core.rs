@@ -59,6 +59,12 @@ pub struct TransactionCore {
     /// Open since before the statement's locking reads left anything unlocked:
     /// [`TransactionCore::open_read_point`].
     read_point: Option<ReadView>,
+    /// Of a statement whose read point is an older snapshot: [`TransactionCore::search_view`].
+    search_view: Option<ReadView>,
+    /// See [`TransactionCore::set_searching`].
+    searching: bool,
+    /// Whether what the newest locking read gave was committed after the read point.
+    pub(crate) gave_recent: bool,
     pub(crate) reach: Reach,
     pub(crate) log: Option<UndoLog>,
     /// The undo stream that the session's last log was in.
@@ -98,6 +104,9 @@ impl TransactionCore {
             slot,
             view: None,
             read_point: None,
+            search_view: None,
+            searching: false,
+            gave_recent: false,
             reach: Reach::default(),
             log: None,
             stream: None,
@@ -121,6 +130,7 @@ impl TransactionCore {
     pub(crate) fn renew(&mut self, options: TransactionOptions, interrupt: &Arc<Interrupt>) {
         assert!(self.state == State::Ended && self.log.is_none() && self.named.is_none());
         debug_assert!(self.view.is_none() && self.read_point.is_none());
+        debug_assert!(self.search_view.is_none());
         let number = self.owner_numbers.next().unwrap_or_else(|| {
             self.owner_numbers = self.system.owner_numbers(OWNER_NUMBERS);
             self.owner_numbers.next().expect("numbers were taken")
@@ -129,6 +139,8 @@ impl TransactionCore {
             Some(owner) => owner.renew(number, interrupt),
             None => self.owner = Owner::new(number, Arc::clone(interrupt)),
         }
+        self.searching = false;
+        self.gave_recent = false;
         self.reach = Reach::default();
         self.rollbacks = Rollbacks::default();
         self.isolation = options.isolation;
@@ -226,27 +238,33 @@ impl TransactionCore {
 
     /// Takes the snapshot now.
     pub fn ensure_view(&mut self) {
-        self.read_view();
+        self.consistent_view();
     }
 
-    /// The view of consistent reads, opened if there is none. At READ UNCOMMITTED one is open for
-    /// purge's sake, and what is read by is one that sees everything.
+    /// The view of consistent reads, opened if there is none; that of searches, while one goes on.
+    /// At READ UNCOMMITTED one is open for purge's sake, and what is read by is one that sees
+    /// everything.
     pub(crate) fn read_view(&mut self) -> ReadView {
-        let view = match self.view {
-            Some(view) => view,
-            None => {
-                let (views, csn) = (&self.system.views, &self.system.csn);
-                let view = match self.read_point {
-                    None => views.open(self.slot, csn),
-                    // What locking reads have locked since then is not newer than what consistent
-                    // reads see.
-                    Some(_) => views.open_beside(self.slot, csn),
-                };
-                self.view = Some(view);
-                view
-            }
-        };
+        if self.searching {
+            return self.search_view();
+        }
+        let view = self.consistent_view();
         if self.isolation == Isolation::ReadUncommitted { ReadView::EVERYTHING } else { view }
+    }
+
+    fn consistent_view(&mut self) -> ReadView {
+        if let Some(view) = self.view {
+            return view;
+        }
+        let (views, csn) = (&self.system.views, &self.system.csn);
+        let view = match self.read_point {
+            None => views.open(self.slot, csn),
+            // What locking reads have locked since then is not newer than what consistent reads
+            // see.
+            Some(_) => views.open_beside(self.slot, csn),
+        };
+        self.view = Some(view);
+        view
     }
 
     /// Up to where commits are visible, if there is a snapshot for the whole transaction.
@@ -256,21 +274,65 @@ impl TransactionCore {
     }
 
     /// Makes sure of a view that is older than anything that the statement reads and leaves
-    /// unlocked from here on. Where there is one for consistent reads, that is it. At REPEATABLE
-    /// READ it is else no snapshot: what has changed since may still be locked.
+    /// unlocked from here on. Where there is one for consistent reads, that is it, unless it is a
+    /// snapshot and what has changed since may be locked. At REPEATABLE READ it is else no
+    /// snapshot.
     pub(crate) fn open_read_point(&mut self) {
         if self.read_point.is_some() {
             return;
         }
-        if self.view.is_none() {
-            if self.isolation.is_by_statement() {
-                self.read_view();
-            } else {
-                self.read_point = Some(self.system.views.open(self.slot, &self.system.csn));
-                return;
+        let is_by_statement = self.isolation.is_by_statement();
+        let (views, csn) = (&self.system.views, &self.system.csn);
+        self.read_point = Some(match self.view {
+            Some(view) if is_by_statement || self.refuses_changed() => view,
+            Some(_) => views.open_beside(self.slot, csn),
+            None if is_by_statement => self.consistent_view(),
+            None => views.open(self.slot, csn),
+        });
+    }
+
+    /// From here on (or no longer) reads are those of a search: an index is read without locks, to
+    /// find rows that the statement then locks by their keys.
+    ///
+    /// - What is read without a lock is what was committed by a view of the statement, at every
+    ///   isolation level: the read point, or a newer one if that is a snapshot.
+    /// - A row that is locked by its key is one that the search has found. If it has moved since,
+    ///   its new place is behind the search, which has read by that view: the row would be missed
+    ///   ([`crate::versioned`]).
+    pub fn set_searching(&mut self, on: bool) {
+        self.searching = on;
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.searching
+    }
+
+    /// The view that searches of the statement read by. A row that it does not see began to match
+    /// later. Where the read point is an older snapshot, what has changed since may not be locked;
+    /// so the search must see it.
+    fn search_view(&mut self) -> ReadView {
+        self.open_read_point();
+        let read_point = self.read_point.expect("it is open");
+        let is_snapshot =
+            self.isolation == Isolation::RepeatableRead && self.view == self.read_point;
+        match self.search_view {
+            Some(view) => view,
+            None if is_snapshot => {
+                let view = self.system.views.open_beside(self.slot, &self.system.csn);
+                self.search_view = Some(view);
+                view
             }
+            None => read_point,
         }
-        self.read_point = self.view;
+    }
+
+    /// Whether searches of the statement have read by a view that sees more than the transaction's
+    /// snapshot, while what the snapshot does not see may not be locked. Then what the snapshot has
+    /// in addition to what they found has gone since, and may not be locked either.
+    pub fn searches_beyond_snapshot(&self) -> bool {
+        let is_newer = |view: ReadView| self.view.is_some_and(|snapshot| snapshot.csn < view.csn);
+        self.search_view.is_some_and(is_newer)
     }
 
     /// The read point, if it is open.
@@ -284,6 +346,7 @@ impl TransactionCore {
         if self.isolation.is_by_statement() {
             self.close_view();
         } else if self.read_point.take().is_some() {
+            self.search_view = None;
             self.reach.clear();
             match self.view {
                 Some(view) => self.system.views.keep_only(self.slot, view),
@@ -295,6 +358,7 @@ impl TransactionCore {
     fn close_view(&mut self) {
         let read_point = self.read_point.take().is_some();
         if read_point {
+            self.search_view = None;
             self.reach.clear();
         }
         if self.view.take().is_some() || read_point {

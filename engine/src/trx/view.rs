@@ -18,9 +18,9 @@
 //! slot that it finds idle can only come to hold that CSN or a newer one; a pending slot makes it
 //! try again later. No view waits for anything.
 //!
-//! A transaction may have two views: that of its consistent reads, and an older one, the read point
-//! of a statement's locking reads. Its slot holds the older one's CSN and the newer one's `high`,
-//! and so keeps what either needs.
+//! A transaction may have several views: that of its consistent reads, the read point of a
+//! statement's locking reads, and that of the statement's searches. Its slot holds the oldest one's
+//! CSN and the newest one's `high`, and so keeps what any of them needs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -177,7 +177,7 @@ impl Views {
         ReadView { csn, low, high }
     }
 
-    /// Of the views in the slot, only this one, the newest, is still open.
+    /// Of the views in the slot, only this one is still open.
     pub fn keep_only(&self, slot: ViewSlot, view: ReadView) {
         let csn = &self.slot(slot).csn;
         debug_assert!(csn.load(Ordering::Relaxed) <= view.csn.0, "the older of the two views goes");

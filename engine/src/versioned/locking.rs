@@ -264,6 +264,7 @@ impl VersionedTree {
             }
             ReadValue::Nothing => None,
         };
+        let reading = if trx.is_searching() { Reading::Found } else { Reading::Lookup };
         trx.fresh_locks.begin_read();
         let mut deadline = WaitDeadline::default();
         loop {
@@ -291,8 +292,7 @@ impl VersionedTree {
                     match self.lock_entry(trx, key, &entry, mode, wait)? {
                         ReadLock::Skip => {
                             trx.leave_out(&entry);
-                            let recent =
-                                self.recent_of_passed(trx, key, &entry, Reading::Lookup)?;
+                            let recent = self.recent_of_passed(trx, key, &entry, reading)?;
                             drop(leaf);
                             self.check_departures(trx, recent)?;
                             return Ok(false);
@@ -303,7 +303,7 @@ impl VersionedTree {
                                 return Err(Error::RecordChanged);
                             }
                             let newest = Before::of(&entry);
-                            let recent = RecentVersions::of(trx, newest, Reading::Lookup)?;
+                            let recent = RecentVersions::of(trx, newest, reading)?;
                             if entry.is_deleted() {
                                 if !trx.locks_gaps() {
                                     self.note_absent(trx, key);

@@ -28,6 +28,13 @@
 //! first meets a version by such a transaction, it notes that its commit is visible from here on
 //! ([`crate::lock::reach::Reach::meet`]): only stretches read earlier can have been read too early.
 //!
+//! # Searches
+//! A search ([`TransactionCore::set_searching`]) reads an index by one view, at least as new as the
+//! read point, and locks the rows that it finds by their keys. Wherever such a row has moved since,
+//! it is in no place that the search has still to read. So no stretches are noted, and the move is
+//! an error by itself. The first delete-mark after the read point says what became of the row that
+//! was found; later ones are of others that came to its place.
+//!
 //! # Latches
 //! Stretches are noted, and the newest versions of an entry are read, under the leaf's latch. Undo
 //! logs are read without any.
@@ -89,7 +96,8 @@ impl RecentVersions {
         newest: Before,
         reading: Reading,
     ) -> Result<Option<RecentVersions>> {
-        if !trx.is_newer_than_statement(newest.trx_id) {
+        trx.gave_recent = trx.is_newer_than_statement(newest.trx_id);
+        if !trx.gave_recent {
             return Ok(None);
         }
         let mut recent = RecentVersions::new(reading, Some(newest));
@@ -120,8 +128,13 @@ impl RecentVersions {
                 };
                 Ok((record.marks & MARK_MOVED != 0, before))
             })?;
-            if has_moved && flags & DELETED != 0 {
-                self.departures.push((trx_id, roll));
+            if flags & DELETED != 0 {
+                if self.reading == Reading::Found {
+                    self.departures.clear();
+                }
+                if has_moved {
+                    self.departures.push((trx_id, roll));
+                }
             }
             self.next = before;
         }
@@ -232,6 +245,9 @@ impl VersionedTree {
             recent.look(trx, UNCHECKED_RECORDS)?;
         }
         let RecentVersions { reading, departures, .. } = recent;
+        if reading == Reading::Found && !departures.is_empty() {
+            return Err(Error::RecordChanged);
+        }
         departures.into_iter().try_for_each(|gone| self.check_departure(trx, gone, reading))
     }
 

@@ -59,7 +59,7 @@ impl VersionedTree {
     ) -> Result<bool> {
         // Purge keeps what commits from now on until this view is closed. So the version that such
         // a commit replaces keeps its overflow chain until it is read.
-        trx.read_view();
+        trx.ensure_view();
         let version = self.version_of(trx, ReadView::COMMITTED, (key, access), value)?;
         let Some(flags) = version else { return Ok(false) };
         self.complete(flags, value)?;
@@ -91,6 +91,8 @@ impl LockingScan<'_> {
                     let found = self.tree.peek(self.trx, key, access, value)?;
                     // Not before the look at the value: a row may leave in between.
                     self.tree.check_passed(self.trx, key, access)?;
+                    // It is not asked when that version was committed.
+                    self.trx.gave_recent = true;
                     self.extend_reach(Reached::Found);
                     self.position.pass(&self.found.key);
                     if found {

@@ -235,7 +235,12 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
         ],
     );
     run(&mut second, &["SET tidepool_lock_wait_timeout = 20"]);
-    for level in ["READ COMMITTED", "REPEATABLE READ"] {
+    let (statement, transaction) = ("BEGIN", "START TRANSACTION WITH CONSISTENT SNAPSHOT");
+    for (level, begin) in [
+        ("READ COMMITTED", statement),
+        ("REPEATABLE READ", statement),
+        ("REPEATABLE READ", transaction),
+    ] {
         run(
             &mut first,
             &[
@@ -244,7 +249,7 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
                 "UPDATE t SET a = 'gamma' WHERE id = 1",
             ],
         );
-        run(&mut second, &[&format!("SET TRANSACTION ISOLATION LEVEL {level}"), "BEGIN"]);
+        run(&mut second, &[&format!("SET TRANSACTION ISOLATION LEVEL {level}"), begin]);
         let found = std::thread::scope(|scope| {
             let second = &mut second;
             let search = scope.spawn(move || {
@@ -256,10 +261,10 @@ fn locking_searches_lock_rows_and_give_none_that_has_changed_since() {
             run(&mut first, &["COMMIT"]);
             search.join().expect("the search ends")
         });
-        match (level, found) {
-            ("READ COMMITTED", found) => assert_eq!(found.expect("a result"), [2]),
-            (_, Err(mysql::Error::MySqlError(error))) => assert_eq!(error.code, RECORD_CHANGED),
-            (_, other) => panic!("{other:?}"),
+        match found {
+            found if begin == statement => assert_eq!(found.expect("a result"), [2], "{level}"),
+            Err(mysql::Error::MySqlError(error)) => assert_eq!(error.code, RECORD_CHANGED),
+            other => panic!("{other:?}"),
         }
         // The row is locked that was found, and no other.
         if level == "READ COMMITTED" {

@@ -3,6 +3,7 @@
 mod fulltext;
 mod fulltext_definitions;
 mod fulltext_pending;
+mod locking_searches;
 mod spatial;
 mod spatial_definitions;
 
