@@ -22,15 +22,23 @@ use super::LockMode;
 use super::owner::Owner;
 use super::report::{Covers, LockRecord, LockRecords};
 
-/// Ranges of one mode that don't overlap: the last key covered (none = to the end of the tree) by
-/// the first.
+/// Memory of a range beside its keys' bytes, about: its place in a node of the tree, of which a
+/// third is empty, and what the allocator adds to each key.
+pub(super) const RANGE_BYTES: usize = 2 * size_of::<Option<Box<[u8]>>>() * 3 / 2 + 2 * 16;
+
+/// Ranges of one mode that don't overlap.
 #[derive(Default)]
-struct Ranges(BTreeMap<Box<[u8]>, Option<Box<[u8]>>>);
+struct Ranges {
+    /// The last key covered (none = to the end of the tree) by the first.
+    by_first: BTreeMap<Box<[u8]>, Option<Box<[u8]>>>,
+    /// Bytes of the keys.
+    key_bytes: usize,
+}
 
 impl Ranges {
     /// The last range that begins at `key` or before; none: the last of all.
     fn last_from(&self, key: Option<&[u8]>) -> Option<(&[u8], Option<&[u8]>)> {
-        let (low, high) = self.0.range::<[u8], _>(up_to(key)).next_back()?;
+        let (low, high) = self.by_first.range::<[u8], _>(up_to(key)).next_back()?;
         Some((low, high.as_deref()))
     }
 
@@ -47,24 +55,29 @@ impl Ranges {
 
     /// Adds a range, with which all melt that it overlaps: says how many.
     fn add(&mut self, low: &[u8], high: Option<&[u8]>) -> usize {
+        let len_of = |key: &Option<Box<[u8]>>| key.as_ref().map_or(0, |key| key.len());
         let mut end = high.map(Box::from);
         let mut melted = 0;
         loop {
-            let last = self.0.range_mut::<[u8], _>(up_to(high)).next_back();
+            let last = self.by_first.range_mut::<[u8], _>(up_to(high)).next_back();
             let Some((first, last)) = last.filter(|(_, last)| reaches(last.as_deref(), Some(low)))
             else {
-                self.0.insert(low.into(), end);
+                self.key_bytes += low.len() + len_of(&end);
+                self.by_first.insert(low.into(), end);
                 return melted;
             };
             melted += 1;
+            self.key_bytes -= len_of(last);
             end = last.take().zip(end).map(|(a, b): (Box<[u8]>, _)| a.max(b));
             if **first <= *low {
                 // Any other ends before it.
+                self.key_bytes += len_of(&end);
                 *last = end;
                 return melted;
             }
+            self.key_bytes -= first.len();
             let first = first.clone();
-            self.0.remove(&first);
+            self.by_first.remove(&first);
         }
     }
 }
@@ -109,7 +122,11 @@ impl Owned {
     }
 
     fn len(&self) -> usize {
-        self.shared.0.len() + self.exclusive.0.len()
+        self.shared.by_first.len() + self.exclusive.by_first.len()
+    }
+
+    fn key_bytes(&self) -> usize {
+        self.shared.key_bytes + self.exclusive.key_bytes
     }
 }
 
@@ -121,13 +138,16 @@ pub struct RangeLocks {
     /// one: that happens with each step of a scan, which latches another leaf than a thread that
     /// asks for a key that the scan has passed.
     count: AtomicUsize,
+    /// Bytes of their keys. Written under the mutex.
+    key_bytes: AtomicUsize,
     trees: Mutex<HashMap<u32, Vec<Owned>>>,
 }
 
 impl RangeLocks {
-    /// Memory of the ranges held, about, bytes: their keys are taken for 64 bytes each.
+    /// Memory of the ranges held, about, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        (self.count.load(Ordering::Relaxed) * (2 * size_of::<Option<Box<[u8]>>>() + 2 * 64)) as u64
+        let ranges = self.count.load(Ordering::Relaxed) * RANGE_BYTES;
+        (ranges + self.key_bytes.load(Ordering::Relaxed)) as u64
     }
 
     /// Locks `low ..= high` (`None`: to the end) for `owner`. If others hold conflicting ranges,
@@ -160,7 +180,11 @@ impl RangeLocks {
             return Ok(());
         }
         self.count.fetch_add(1, Ordering::SeqCst);
-        let melted = owners[mine].of_mode(mode).add(low, high);
+        let ranges = owners[mine].of_mode(mode);
+        let before = ranges.key_bytes;
+        let melted = ranges.add(low, high);
+        let key_bytes = self.key_bytes.load(Ordering::Relaxed) - before + ranges.key_bytes;
+        self.key_bytes.store(key_bytes, Ordering::Relaxed);
         let before = self.count.fetch_sub(melted, Ordering::SeqCst);
         assert!(before > melted, "ranges are counted when they are added");
         debug_assert!(owners[mine].cover(low, high, mode), "the range is locked");
@@ -205,7 +229,7 @@ impl RangeLocks {
             for Owned { owner, shared, exclusive } in owners {
                 for (mode, ranges) in [(LockMode::Shared, shared), (LockMode::Exclusive, exclusive)]
                 {
-                    for (low, high) in &ranges.0 {
+                    for (low, high) in &ranges.by_first {
                         if out.is_full() {
                             return;
                         }
@@ -242,6 +266,8 @@ impl RangeLocks {
             !owners.is_empty()
         });
         let count = gone.iter().map(Owned::len).sum();
+        let key_bytes = gone.iter().map(Owned::key_bytes).sum::<usize>();
+        self.key_bytes.fetch_sub(key_bytes, Ordering::Relaxed);
         let before = self.count.fetch_sub(count, Ordering::SeqCst);
         assert!(before >= count, "ranges are counted when they are added");
         // Before many are given back, which takes a while.

@@ -12,8 +12,8 @@ use std::collections::hash_map::Entry::Vacant;
 
 use crate::csn::TrxId;
 
-/// Stretches that are kept apart. Of more, those of one tree become one, and what is between them
-/// counts as read.
+/// Stretches that are kept apart, at least. Of more, those of one tree become one, and what is
+/// between them counts as read.
 const STRETCHES_MAX: usize = 1024;
 
 /// A place in a tree: at a key, or behind all keys.
@@ -59,7 +59,7 @@ impl KeptEdge {
 }
 
 /// How an entry is come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reading {
     /// In the order of an index.
     Scan,
@@ -71,7 +71,7 @@ pub(crate) enum Reading {
 }
 
 /// A tree, and the space of its table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub tree: u32,
     pub space: u32,
@@ -131,6 +131,9 @@ pub(crate) struct Reach {
     /// The first `used` are of this statement.
     stretches: Vec<Stretch>,
     used: usize,
+    /// With this many the next one has them merged. At least twice as many as a merge has left:
+    /// what it takes to merge them is little for each that was added.
+    merge_at: usize,
     /// Goes on each time the statement first meets a transaction that committed after its read
     /// point.
     clock: u64,
@@ -140,7 +143,14 @@ pub(crate) struct Reach {
 
 impl Default for Reach {
     fn default() -> Self {
-        Reach { statement: 1, stretches: Vec::new(), used: 0, clock: 1, met: HashMap::new() }
+        Reach {
+            statement: 1,
+            stretches: Vec::new(),
+            used: 0,
+            merge_at: STRETCHES_MAX,
+            clock: 1,
+            met: HashMap::new(),
+        }
     }
 }
 
@@ -149,6 +159,10 @@ impl Reach {
     pub(crate) fn clear(&mut self) {
         self.statement += 1;
         self.used = 0;
+        if self.merge_at > STRETCHES_MAX {
+            self.merge_at = STRETCHES_MAX;
+            self.stretches.truncate(STRETCHES_MAX);
+        }
         self.clock = 1;
         self.met.clear();
     }
@@ -180,7 +194,7 @@ impl Reach {
 
     /// Adds a stretch that is only an edge so far; gives its position.
     fn add(&mut self, place: Place, reading: Reading, edge: Edge<'_>) -> usize {
-        if self.used == STRETCHES_MAX {
+        if self.used >= self.merge_at {
             self.merge();
         }
         if self.used == self.stretches.len() {
@@ -199,11 +213,10 @@ impl Reach {
     /// ones.
     fn merge(&mut self) {
         let mut merged: Vec<Stretch> = Vec::new();
+        let mut places = HashMap::new();
         for stretch in self.stretches.drain(..) {
-            let is_same = |other: &&mut Stretch| {
-                (other.place, other.reading) == (stretch.place, stretch.reading)
-            };
-            match merged.iter_mut().find(is_same) {
+            let at = *places.entry((stretch.place, stretch.reading)).or_insert(merged.len());
+            match merged.get_mut(at) {
                 Some(other) => {
                     other.clock = other.clock.min(stretch.clock);
                     other.take_in(stretch.low.get());
@@ -213,6 +226,7 @@ impl Reach {
             }
         }
         self.used = merged.len();
+        self.merge_at = STRETCHES_MAX.max(2 * self.used);
         self.stretches = merged;
         self.statement += 1;
     }
@@ -306,5 +320,22 @@ mod tests {
             assert!(reach.used <= STRETCHES_MAX);
             assert!(covers(&reach, 2, &n.to_be_bytes()) && covers(&reach, 2, b"a"), "{n}");
         }
+    }
+
+    #[test]
+    fn stretches_of_many_trees_stay_a_few_for_each() {
+        const TREES: usize = STRETCHES_MAX + 500;
+        let mut reach = Reach::default();
+        for n in 0..20 * TREES {
+            let place = Place { tree: (n % TREES) as u32, space: 1 };
+            reach.add_absent(place, &n.to_be_bytes());
+            assert!(reach.used <= 2 * TREES, "{n}: {} stretches", reach.used);
+        }
+        for n in [0, 1, TREES, 20 * TREES - 1] {
+            let (tree, key) = ((n % TREES) as u32, n.to_be_bytes());
+            assert!(reach.before(2).any(|stretch| stretch.covers(tree, &key)), "{n}");
+        }
+        reach.clear();
+        assert!(reach.stretches.len() <= STRETCHES_MAX);
     }
 }

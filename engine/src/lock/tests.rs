@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::compact::QUEUED_LOCKS_MAX;
 use super::keys::{Acquire, Holders};
 use super::owner::Named;
+use super::ranges::RANGE_BYTES;
 use super::*;
 
 mod crowds;
@@ -653,6 +654,32 @@ fn a_range_survives_one_of_another_mode_that_covers_part_of_it() {
     assert!(ranges.is_empty());
 }
 
+/// Bytes of the keys of all ranges, counted one by one.
+fn key_bytes_of_ranges(locks: &Locks) -> usize {
+    let (records, _) = locks.records(usize::MAX);
+    let len = |record: &report::LockRecord| match &record.covers {
+        report::Covers::Range(low, high) => low.len() + high.as_ref().map_or(0, |high| high.len()),
+        report::Covers::Key(_) => 0,
+    };
+    records.iter().map(len).sum()
+}
+
+/// Those that a lookup in vain locks: of one key each.
+#[test]
+fn a_range_takes_the_memory_of_its_keys() {
+    let ranges = RangeLocks::default();
+    let a = owner(1);
+    for n in 0..100u16 {
+        let key = [&n.to_be_bytes()[..], &[7; 3000]].concat();
+        ranges.acquire(&a, 1, &key, Some(&key), LockMode::Shared).ok().unwrap();
+    }
+    assert!((600_000..650_000).contains(&ranges.memory_bytes()), "{}", ranges.memory_bytes());
+    ranges.acquire(&a, 1, b"", None, LockMode::Shared).ok().unwrap();
+    assert!(ranges.memory_bytes() < 1000, "they have melted");
+    ranges.release(&a);
+    assert_eq!(ranges.memory_bytes(), 0);
+}
+
 /// Ends of ranges in the model, as many single bytes; and this one stands for no end.
 const ENDS: u8 = 12;
 
@@ -664,7 +691,8 @@ proptest! {
         steps in prop::collection::vec((0usize..3, 0..ENDS, 0..=ENDS, any::<bool>(), 0u8..20), 1..40),
     ) {
         let keys: Vec<Vec<u8>> = (0..ENDS).flat_map(|end| [vec![end], vec![end, 7]]).collect();
-        let ranges = RangeLocks::default();
+        let locks = Locks::default();
+        let ranges = &locks.ranges;
         let owners: Vec<_> = (0..3).map(owner).collect();
         let mut model = vec![vec![LockMode::None; keys.len()]; owners.len()];
         for (who, low, high, exclusive, what) in steps {
@@ -685,6 +713,8 @@ proptest! {
             if !blocked {
                 inside.iter().for_each(|at| model[who][*at] = model[who][*at].max(mode));
             }
+            let key_bytes = key_bytes_of_ranges(&locks);
+            prop_assert_eq!(ranges.memory_bytes() as usize, ranges.len() * RANGE_BYTES + key_bytes);
             for (at, key) in keys.iter().enumerate() {
                 for mode in [LockMode::Shared, LockMode::Exclusive] {
                     for me in 0..owners.len() {
@@ -698,6 +728,7 @@ proptest! {
         }
         owners.iter().for_each(|owner| ranges.release(owner));
         prop_assert!(ranges.is_empty());
+        prop_assert_eq!(ranges.memory_bytes(), 0);
     }
 
     /// The queue's grants against a model: conflicts never granted together, first come first
