@@ -93,7 +93,9 @@ impl<'a> Mtr<'a> {
     }
 
     fn new(env: &'a Env) -> Self {
-        let log = Writer::reusing(PAYLOAD.take());
+        // A thread that ends may have lost it: a transaction that is kept in a thread-local rolls
+        // back then.
+        let log = Writer::reusing(PAYLOAD.try_with(Cell::take).unwrap_or_default());
         Self { env, pages: Vec::with_capacity(8), log, number: None, broken: false }
     }
 
@@ -282,7 +284,7 @@ impl<'a> Mtr<'a> {
         self.pages.clear();
         let payload = std::mem::take(&mut self.log).into_bytes();
         if payload.capacity() <= PAYLOAD_KEPT_MAX {
-            PAYLOAD.set(payload);
+            let _ = PAYLOAD.try_with(|kept| kept.set(payload));
         }
     }
 }

@@ -75,7 +75,7 @@ mod upkeep;
 mod wakeup;
 mod write_ahead;
 
-pub use tidepool_store::{LogThrottle, encryption, packed, page, storage};
+pub use tidepool_store::{LogThrottle, encryption, lend, packed, page, storage};
 
 pub use access_sampling::Sample;
 pub use advisor::{Advice, AdviceRow, Need};

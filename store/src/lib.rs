@@ -9,9 +9,11 @@
 //! This crate knows nothing of frames, trees or rows.
 
 pub mod encryption;
+mod lend;
 mod log_throttle;
 pub mod packed;
 pub mod page;
 pub mod storage;
 
+pub use lend::lend;
 pub use log_throttle::LogThrottle;

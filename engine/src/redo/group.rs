@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, Thread};
 
 use parking_lot::Mutex;
-use tidepool_pool::Lsn;
+use tidepool_pool::{Lsn, lend};
 
 /// Not woken yet.
 const WAITING: u32 = 0;
@@ -26,10 +26,13 @@ struct Waiter {
 }
 
 thread_local! {
-    static WAITER: RefCell<Arc<Waiter>> = RefCell::new(Arc::new(Waiter {
-        thread: thread::current(),
-        state: AtomicU32::new(WAITING),
-    }));
+    static WAITER: RefCell<Arc<Waiter>> = RefCell::new(Waiter::new());
+}
+
+impl Waiter {
+    fn new() -> Arc<Waiter> {
+        Arc::new(Waiter { thread: thread::current(), state: AtomicU32::new(WAITING) })
+    }
 }
 
 /// The queue before the sync. Its mutex is a leaf.
@@ -66,7 +69,7 @@ impl Group {
                 group.leading = true;
                 return Role::Leader;
             }
-            let waiter = WAITER.with_borrow(Arc::clone);
+            let waiter = lend(&WAITER, Waiter::new, |waiter| waiter.clone());
             waiter.state.store(WAITING, Ordering::Relaxed);
             group.waiters.push((lsn, waiter.clone()));
             waiter

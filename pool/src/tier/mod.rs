@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use tidepool_store::lend;
 use tidepool_store::packed::Codec;
 
 pub(crate) use self::cpu_sample::CpuSample;
@@ -275,7 +276,7 @@ impl Tier {
         }
         let (began, cpu) = (Instant::now(), self.hits_cpu.begin());
         let key = space.tier_key(no);
-        let came = IMAGE.with_borrow_mut(|image| {
+        let came = lend(&IMAGE, Vec::new, |image| {
             image.clear();
             let shard = self.shard_of(key);
             let codec = shard.lock().copy(&self.core.frames, key, image)?;

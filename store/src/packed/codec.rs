@@ -5,6 +5,10 @@
 
 use std::cell::RefCell;
 
+use zstd::bulk::{Compressor, Decompressor};
+
+use crate::lend;
+
 /// How a page becomes an image. The numbers are part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
@@ -63,8 +67,9 @@ impl Codec {
                 // Room for less than is wanted: the compressor ends early on bytes that do not
                 // shrink.
                 out.resize(start + limit, 0);
-                COMPRESSOR
-                    .with_borrow_mut(|zstd| zstd.compress_to_buffer(page, &mut out[start..]).ok())
+                lend(&COMPRESSOR, new_compressor, |zstd| {
+                    zstd.compress_to_buffer(page, &mut out[start..]).ok()
+                })
             }
         };
         let used = match len.filter(|len| *len <= limit) {
@@ -103,9 +108,10 @@ impl Codec {
             }
             Codec::Lz4 => lz4_flex::block::decompress_into(image, page)
                 .map_err(|_| "LZ4 can't decompress the image"),
-            Codec::Zstd => DECOMPRESSOR
-                .with_borrow_mut(|zstd| zstd.decompress_to_buffer(image, page))
-                .map_err(|_| "Zstandard can't decompress the image"),
+            Codec::Zstd => {
+                lend(&DECOMPRESSOR, new_decompressor, |zstd| zstd.decompress_to_buffer(image, page))
+                    .map_err(|_| "Zstandard can't decompress the image")
+            }
         };
         match len? {
             len if len == page.len() => Ok(()),
@@ -115,10 +121,16 @@ impl Codec {
 }
 
 thread_local! {
-    static COMPRESSOR: RefCell<zstd::bulk::Compressor<'static>> =
-        RefCell::new(zstd::bulk::Compressor::new(ZSTD_LEVEL).expect("a fixed level"));
-    static DECOMPRESSOR: RefCell<zstd::bulk::Decompressor<'static>> =
-        RefCell::new(zstd::bulk::Decompressor::new().expect("a decompressor without a dictionary"));
+    static COMPRESSOR: RefCell<Compressor<'static>> = RefCell::new(new_compressor());
+    static DECOMPRESSOR: RefCell<Decompressor<'static>> = RefCell::new(new_decompressor());
+}
+
+fn new_compressor() -> Compressor<'static> {
+    Compressor::new(ZSTD_LEVEL).expect("a fixed level")
+}
+
+fn new_decompressor() -> Decompressor<'static> {
+    Decompressor::new().expect("a decompressor without a dictionary")
 }
 
 /// Whether the entropy of a sample says that no codec makes the bytes shorter. About a microsecond.

@@ -9,6 +9,7 @@ use super::error::{Error, Result};
 use super::file::{Found, PackedFile};
 use super::geometry::BLOCK;
 use super::write::Image;
+use crate::lend;
 use crate::storage::{AlignedBuf, IoOp, StorageFile};
 
 /// Longest run of blocks that one image lies in: it may begin anywhere in the first.
@@ -21,7 +22,11 @@ const BACKUP_WINDOW: usize = 1 << 20;
 const PAGES_OF_PIECE: usize = 1 << 16;
 
 thread_local! {
-    static BLOCKS: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(BLOCKS_OF_IMAGE));
+    static BLOCKS: RefCell<AlignedBuf> = RefCell::new(new_blocks());
+}
+
+fn new_blocks() -> AlignedBuf {
+    AlignedBuf::zeroed(BLOCKS_OF_IMAGE)
 }
 
 /// A part of the file that holds images of pages: whole blocks.
@@ -332,7 +337,7 @@ impl PackedFile {
         each: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
         let (offset, len) = entry.window();
-        BLOCKS.with_borrow_mut(|blocks| {
+        lend(&BLOCKS, new_blocks, |blocks| {
             let blocks = &mut blocks[..len];
             self.traffic.read.fetch_add(blocks.len() as u64, Ordering::Relaxed);
             match self.file.read_at(blocks, offset) {

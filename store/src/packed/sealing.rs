@@ -22,6 +22,7 @@ use super::file::PackedFile;
 use super::root::FileKey;
 use super::write::Image;
 use crate::encryption::{Keys, PageKey, key_of};
+use crate::lend;
 
 /// The keys of a file.
 pub(super) struct Sealing {
@@ -146,7 +147,7 @@ impl PackedFile {
             )));
         };
         let key = keys.page_key(id, version).map_err(|error| no_key(error.to_string()))?;
-        OPENED.with_borrow_mut(|opened| {
+        lend(&OPENED, Vec::new, |opened| {
             key.open(image, &associated(object, entry.codec), opened).map_err(|_| {
                 self.corrupt_at(
                     object,
