@@ -485,7 +485,7 @@ fn a_directory_in_use() {
     let _env = open(&storage, &options()).unwrap();
     let error = message(&storage, &options());
     assert!(
-        error.contains("another process uses this data directory: stop that one first"),
+        error.contains("this data directory is open already, in another process or in this one"),
         "{error}"
     );
 }

@@ -14,7 +14,8 @@ fn directory_in_use() {
     let _db = Db::open(dir.path(), options()).unwrap();
     assert_eq!(
         open_error(dir.path()),
-        "cannot lock 'lock': Resource temporarily unavailable (os error 11) (another process uses this data directory: stop that one first)"
+        "cannot lock 'lock': Resource temporarily unavailable (os error 11) \
+         (this data directory is open already, in another process or in this one: close it there first)"
     );
 }
 
@@ -52,13 +53,13 @@ fn readers_share_a_directory_and_a_writer_has_it_alone() {
     for db in [&one, &two] {
         assert_eq!(count(db, &db.open_table("a").unwrap()).unwrap(), 1000);
     }
-    assert!(open_error(dir.path()).contains("another process uses this data directory"));
+    assert!(open_error(dir.path()).contains("this data directory is open already"));
     one.close().unwrap();
-    assert!(open_error(dir.path()).contains("another process uses this data directory"));
+    assert!(open_error(dir.path()).contains("this data directory is open already"));
     two.close().unwrap();
     let _writer = Db::open(dir.path(), options()).unwrap();
     let error = read_only().unwrap_err().to_string();
-    assert!(error.contains("another process uses this data directory"), "{error}");
+    assert!(error.contains("this data directory is open already"), "{error}");
 }
 
 #[test]

@@ -154,7 +154,8 @@ impl StorageError {
                 "the file has been truncated: restore the data directory from a backup"
             }
             Kind::WouldBlock if self.op == StorageOp::Lock => {
-                "another process uses this data directory: stop that one first"
+                "this data directory is open already, in another process or in this one: close it \
+                 there first"
             }
             _ if self.source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
                 "the disk failed: look in the kernel log and check the device"

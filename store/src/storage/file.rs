@@ -12,6 +12,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,11 @@ use super::{
     name_is_valid,
 };
 
+/// Who may use files that are made: the owner writes them, the group may read them.
+const FILE_MODE: u32 = 0o640;
+/// Who may use a directory that is made: the owner.
+const DIR_MODE: u32 = 0o700;
+
 /// How a [`FileStorage`] treats its files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
@@ -38,7 +44,7 @@ pub struct FileOptions {
     /// process may have.
     pub open_files: usize,
     /// Nothing is made or changed, so that the directory may be one that can't be: files are only
-    /// opened to be read.
+    /// opened to be read. Only the file of [`Storage::lock`] is made if it is missing and can be.
     pub read_only: bool,
 }
 
@@ -172,7 +178,7 @@ impl FileStorage {
     /// Opens a file, and returns the alignment that direct I/O needs if it is for direct I/O.
     fn open_descriptor(&self, path: &Path, flags: OFlags) -> io::Result<(File, Option<usize>)> {
         let open = |extra: OFlags| {
-            let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
+            let mode = Mode::from_raw_mode(FILE_MODE);
             let access = self.options.access();
             rustix::fs::open(path, access | OFlags::CLOEXEC | flags | extra, mode)
         };
@@ -268,8 +274,9 @@ impl Storage for FileStorage {
     fn lock(&self, name: &str) -> Result<StorageLock> {
         let path = self.path(StorageOp::Lock, name)?;
         let failed = |error: io::Error| StorageError::new(StorageOp::Lock, name, error);
-        let opened =
-            File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let opened = options.open(&path);
         let file = match opened.or_else(|error| match self.options.read_only {
             true => File::open(&path),
             false => Err(error),
@@ -289,6 +296,9 @@ impl Storage for FileStorage {
         };
         retry_interrupted(|| rustix::fs::flock(&file, operation))
             .map_err(|errno| failed(errno.into()))?;
+        if !self.options.read_only {
+            keep_others_out(&file);
+        }
         Ok(StorageLock::new(file))
     }
 
@@ -314,13 +324,24 @@ impl fmt::Debug for FileStorage {
     }
 }
 
+/// Who can open a lock file, if only to read it, can lock it, and so keep the owner from opening
+/// the directory. Earlier versions made the file with the process's umask alone.
+fn keep_others_out(file: &File) {
+    let Ok(meta) = file.metadata() else { return };
+    let mode = meta.permissions().mode();
+    // The owner alone may change that; the lock is held in any case.
+    if mode & 0o777 & !FILE_MODE != 0 {
+        let _ = file.set_permissions(PermissionsExt::from_mode(mode & FILE_MODE));
+    }
+}
+
 /// Makes a directory such that a power cut leaves it there.
 fn make_dir(dir: &Path) -> io::Result<()> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    match std::fs::create_dir(dir) {
+    match std::fs::DirBuilder::new().mode(DIR_MODE).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let why = format!(

@@ -102,8 +102,8 @@ fn the_lock_is_exclusive_and_given_back() {
     assert!(error.is_locked());
     assert_eq!(
         error.to_string(),
-        "cannot lock 'lock': Resource temporarily unavailable (os error 11) (another process uses \
-         this data directory: stop that one first)"
+        "cannot lock 'lock': Resource temporarily unavailable (os error 11) (this data \
+         directory is open already, in another process or in this one: close it there first)"
     );
     drop(held);
     other.lock("lock").unwrap();
@@ -227,6 +227,30 @@ fn batches_of_several_threads_do_not_mix() {
             }
         });
     }
+}
+
+/// Who may only read a file can lock it.
+#[test]
+fn others_can_neither_lock_nor_enter_what_is_made() {
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("data");
+    let storage = FileStorage::new(&root, FileOptions::default()).unwrap();
+    assert_eq!(mode(&root), 0o700);
+    drop(storage.lock("lock").unwrap());
+    let path = root.join("lock");
+    assert_eq!(mode(&path) & 0o137, 0);
+    // As earlier versions have made it; and one to which the owner has given less.
+    for (before, after) in [(0o644, 0o640), (0o666, 0o640), (0o600, 0o600)] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(before)).unwrap();
+        drop(storage.lock("lock").unwrap());
+        assert_eq!(mode(&path), after);
+    }
+    // Who only reads changes nothing.
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+    let options = FileOptions { read_only: true, ..FileOptions::default() };
+    drop(FileStorage::new(&root, options).unwrap().lock("lock").unwrap());
+    assert_eq!(mode(&path), 0o644);
 }
 
 #[test]
