@@ -602,7 +602,7 @@ impl Env {
         self.pool.clear_write_ahead();
         // Nothing is written after this, once those are done who had begun: another process may
         // have the directory as soon as the lock is gone.
-        self.failure.set_quietly("it was closed");
+        self.failure.set_closed();
         drop(self.checkpointer.lock());
         drop(self.growth.write());
         self.redo.wait_for_writes();
@@ -653,7 +653,7 @@ impl Drop for Env {
         self.governor.stop();
         if !self.closed.load(Ordering::Acquire) {
             // As after a crash: the next opening recovers.
-            self.failure.set_quietly("it was dropped without being closed");
+            self.failure.set_closed();
             self.pool.shutdown();
             self.pool.clear_write_ahead();
         }

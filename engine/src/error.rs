@@ -280,6 +280,7 @@ impl From<PoolError> for Error {
                 let what = format!("{file}: {why}");
                 Error::Key { file: Some(file), what }
             }
+            PoolError::ShutDown => Error::Closed,
             PoolError::InvalidConfig(why) => Error::InvalidOption(why),
             other => Error::Storage(other.to_string()),
         }

@@ -189,9 +189,10 @@ pub struct Options {
     /// Days within which the scrub reads and verifies each page once, in the background; 0 = it
     /// does not. Default 7.
     pub scrub_days: u16,
-    /// Nothing in the directory is ever written, so that it may be one that can't be. It must have
-    /// been closed cleanly. Any number of processes may have it open so, and no other process then
-    /// has it open for writing. Default false.
+    /// Nothing in the directory is ever written, so that it may be one that can't be. Only the lock
+    /// file is made if it is missing, and can be. The directory must have been closed cleanly. Any
+    /// number of processes may have it open so, and no other process then has it open for writing.
+    /// Default false.
     ///
     /// ```
     /// # use tidepool::{Db, Options, TableDef};

@@ -26,6 +26,10 @@ pub(crate) enum PausePoint {
     PreparedEnded,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
+    /// Which indexes a change keeps is known; its turn has not come yet.
+    IndexChangePlanned,
+    /// A change of indexes is committed, or given up: what it holds goes.
+    IndexChangeEnds,
     /// A change of indexes is over or has been taken back: another of the same table may begin.
     IndexChangeOver,
     /// A thread that wants to close a table has found no transaction inside; some may still enter.

@@ -223,7 +223,7 @@ fn what_is_refused() {
     assert_eq!(error.to_string(), "system.tpd: in the way of a backup: give it an empty directory");
     let running = db.begin_backup(Arc::new(other)).unwrap();
     db.close().unwrap();
-    assert!(matches!(running.finish().unwrap_err(), Error::Crashed(_)));
+    assert_eq!(running.finish().unwrap_err(), Error::Closed);
     assert!(db.begin_backup(Arc::new(SimStorage::new(4))).is_err());
 }
 
@@ -500,4 +500,39 @@ fn a_directory_that_went_back_in_time_takes_no_later_backup_as_its_base() {
     let error = db.begin_backup_since(&SimStorage::new(5), Arc::new(SimStorage::new(6)));
     assert!(error.unwrap_err().to_string().contains("is no backup"));
     db.close().unwrap();
+}
+
+/// The directory may be another process's when a backup that was begun before is dropped.
+#[test]
+fn a_backup_that_outlives_its_database_writes_nothing() {
+    fn control(sim: &SimStorage) -> Vec<u8> {
+        let file = sim.open("redo/control").unwrap();
+        let mut bytes = AlignedBuf::zeroed(file.len().unwrap() as usize);
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes.to_vec()
+    }
+    for steps in [0, 3] {
+        let (sim, db) = small_db();
+        let mut backup = db.begin_backup(Arc::new(SimStorage::new(2))).unwrap();
+        for _ in 0..steps {
+            backup.step().unwrap();
+        }
+        // More than a file of the log, which the backup keeps.
+        for version in 1..20 {
+            for group in 0..GROUPS {
+                write_group(&db, group, version);
+            }
+        }
+        db.close().unwrap();
+        let other = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+        for group in 0..GROUPS {
+            write_group(&other, group, 20);
+        }
+        other.log_flush().unwrap();
+        let before = control(&sim);
+        assert_eq!(backup.step(), Err(Error::Closed));
+        drop(backup);
+        assert!(control(&sim) == before, "after {steps} steps");
+        other.close().unwrap();
+    }
 }

@@ -121,7 +121,7 @@ fn counters_of_a_void_handle_leave_those_of_the_table_alone() {
     assert_eq!(old.reserve_auto_increment(1).unwrap(), 1);
     let index = |name, from| ChangedIndex { def: IndexDef::unique(name), from };
     let indexes = [index("primary", Some(0)), index("second", None)];
-    let mut change = db.change_indexes("t", &indexes).unwrap();
+    let mut change = db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap();
     change.build(&mut || true).unwrap();
     let new = change.commit(&[]).unwrap();
     assert_eq!(new.reserve_auto_increment(1000).unwrap(), 2);
@@ -254,4 +254,36 @@ fn who_is_called_back_may_change_the_table() {
         let t = table(&db, "t");
         assert!(t.check(&db, &mut |_| db.truncate_table("t").is_ok()).is_err());
     }
+}
+
+/// The values of a thread's locals are dropped in any order at its end.
+#[test]
+fn a_transaction_in_a_thread_local_is_rolled_back_at_the_threads_end() {
+    use std::cell::RefCell;
+    thread_local! {
+        static KEPT: RefCell<Option<(Transaction, Db)>> = const { RefCell::new(None) };
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), Options::small()).unwrap();
+    let mine = table(&db, "t");
+    let mut trx = begin(&db, Isolation::RepeatableRead);
+    trx.insert(&mine, 0, b"a", b"1").unwrap();
+    trx.commit().unwrap();
+    drop((trx, mine));
+    // The last handles.
+    let thread = std::thread::spawn(move || {
+        KEPT.with_borrow(|_| ());
+        let mine = db.open_table("t").unwrap();
+        let mut trx = begin(&db, Isolation::RepeatableRead);
+        for n in 0..5000u16 {
+            trx.insert(&mine, 0, &n.to_be_bytes(), &[1; 500]).unwrap();
+        }
+        KEPT.set(Some((trx, db)));
+    });
+    thread.join().unwrap();
+    let db = Db::open(dir.path(), Options::small()).unwrap();
+    let mine = db.open_table("t").unwrap();
+    let mut trx = begin(&db, Isolation::RepeatableRead);
+    assert_eq!(get(&mut trx, &mine, b"a").unwrap(), b"1");
+    assert_eq!(get(&mut trx, &mine, &7u16.to_be_bytes()), None);
 }

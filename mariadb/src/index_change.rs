@@ -65,7 +65,9 @@ pub unsafe extern "C" fn tp_change_indexes(
                 }
             })
             .collect();
-        let begun = Change { change: db.change_indexes(&name, &indexes)?, row: Vec::new() };
+        // The metadata lock keeps other changes of the table's indexes away.
+        let table = db.open_table(&name)?;
+        let begun = Change { change: db.change_indexes(&table, &indexes)?, row: Vec::new() };
         // SAFETY: change is a valid place to store to.
         unsafe { *change = Box::into_raw(Box::new(begun)) };
         Ok(TP_OK)

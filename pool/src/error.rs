@@ -90,8 +90,8 @@ pub enum Error {
         pages: u64,
     },
 
-    /// Pages are not written any more, since the pool was shut down.
-    #[error("the buffer pool was shut down, and writes no page any more")]
+    /// Pages are neither read nor written any more, since the pool was shut down.
+    #[error("the buffer pool was shut down, and reads and writes no page any more")]
     ShutDown,
 
     /// A step of the pool's work ended by a panic. What it was to do counts as failed.

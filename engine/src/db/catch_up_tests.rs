@@ -13,7 +13,10 @@ const ADDED: usize = 1;
 
 fn begin_change(db: &Db) -> Result<IndexChange> {
     let index = |name: &str, from| ChangedIndex { def: IndexDef::unique(name), from };
-    db.change_indexes("t", &[index("primary", Some(0)), index("added", None)])
+    db.change_indexes(
+        &db.open_table("t").unwrap(),
+        &[index("primary", Some(0)), index("added", None)],
+    )
 }
 
 /// Each row has its key in the new index.
@@ -92,6 +95,8 @@ fn who_comes_in_at_the_last_moment_is_in_the_way() {
                 let mut trx = db.begin(TransactionOptions::default());
                 let written = trx.insert(&table, 0, b"early", b"");
                 assert_eq!(written.is_ok(), at == PausePoint::WritesLogged);
+                // Who was refused is inside by what it reads alone.
+                assert_eq!(trx.get(&table, b"early").unwrap().is_some(), written.is_ok());
                 *inside.borrow_mut() = Some(trx);
             }
         }

@@ -182,7 +182,8 @@ impl Cursor {
     }
 
     /// Reads the current entry again, with a lock and a wait; its neighbour in the reading's
-    /// direction, if it is not there any more. False if there is none.
+    /// direction, if it is not there any more. False if there is none. Panics unless the current
+    /// entry [is peeked](Self::is_peeked).
     pub fn lock_current(&mut self, trx: &mut Transaction) -> Result<bool> {
         assert!(self.is_peeked(), "the current entry is locked");
         self.position.go_on_at(Bound::Included(&self.locked.key));
@@ -399,9 +400,10 @@ impl Cursor {
         let lock = trx.effective_lock(self.lock);
         self.slot = trx.enlist_to_read(&self.table, self.index, lock)?;
         let found = match lock {
-            LockMode::None => self.fill(trx)?,
-            _ => self.lock_next(trx, lock)?,
+            LockMode::None => self.fill(trx),
+            _ => self.lock_next(trx, lock),
         };
+        let found = trx.unless_closed(found)?;
         self.place = match (found, self.direction) {
             (true, _) => Place::OnEntry,
             (false, Direction::Forward) => Place::AfterAll,

@@ -243,7 +243,7 @@ fn attachments_go_with_the_definition_through_crashes() {
                 ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) },
                 ChangedIndex { def: IndexDef::unique("added"), from: None },
             ];
-            let mut change = db.change_indexes("u", &indexes).unwrap();
+            let mut change = db.change_indexes(&db.open_table("u").unwrap(), &indexes).unwrap();
             change.build(&mut || true).unwrap();
             let other = attach("u", 1, Some(&b"other image"[..]));
             IndexChange::commit_all(vec![change], &[], &[other]).unwrap();
@@ -357,11 +357,12 @@ fn the_end_of_an_index_change_leaves_the_log_of_the_next() {
         let (db, next, indexes) = (db.clone(), Rc::clone(&next), indexes.clone());
         move |point| {
             if point == PausePoint::IndexChangeOver {
-                *next.borrow_mut() = Some(db.change_indexes("t", &indexes).unwrap());
+                *next.borrow_mut() =
+                    Some(db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap());
             }
         }
     };
-    let first = db.change_indexes("t", &indexes).unwrap();
+    let first = db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap();
     with_hook(hook, || drop(first));
     let mut next = next.take().expect("the next one has begun");
     let mut trx = db.begin(TransactionOptions::default());
@@ -387,7 +388,7 @@ fn who_reads_finds_a_table_that_is_closed_to_writes() {
     let change: Begin = |db| {
         // It adds none, and so takes no writes.
         let same = ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) };
-        db.change_indexes("t", &[same]).map(drop)
+        db.change_indexes(&db.open_table("t").unwrap(), &[same]).map(drop)
     };
     for (begin, stays) in [(fill, false), (fill, true), (change, false), (change, true)] {
         let sim = SimStorage::new(1);
@@ -482,4 +483,129 @@ fn an_operation_for_a_constraint_passes_over_the_snapshot() {
         }
         trx.rollback().unwrap();
     }
+}
+
+/// The close comes right behind the commit, before the rebuild is dropped.
+#[test]
+fn a_table_that_was_rebuilt_keeps_its_new_file_when_the_database_is_closed_at_once() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = create(&db, "t");
+    let mut trx = db.begin(TransactionOptions::default());
+    trx.insert(&table, 0, b"k", b"old").unwrap();
+    trx.commit().unwrap();
+    let mut change = db.rebuild_table("t", table.def()).unwrap();
+    while let Some((key, value)) = change.next_row().unwrap() {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        change.add(0, &key, &value).unwrap();
+    }
+    change.build(&mut || true).unwrap();
+    let hook = {
+        let db = db.clone();
+        move |point| {
+            if point == PausePoint::IndexChangeEnds {
+                db.close().unwrap();
+            }
+        }
+    };
+    with_hook(hook, || change.commit(&[])).unwrap();
+    drop((trx, table, db));
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(db.read(|trx| trx.get(&table, b"k")).unwrap().unwrap(), b"old");
+}
+
+/// As a background thread does in the middle of a step.
+#[test]
+fn the_last_handle_closes_the_database_though_a_thread_works_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), Options::small()).unwrap();
+    let table = create(&db, "t");
+    db.set_flush_log_at_trx_commit(0).unwrap();
+    db.write(|trx| trx.put(&table, b"k", b"committed")).unwrap();
+    let of_step: Arc<Inner> = Arc::clone(&db.inner);
+    // A transaction is a handle, too.
+    let trx = db.begin(TransactionOptions::default());
+    drop(db);
+    assert!(of_step.check_open().is_ok());
+    drop(trx);
+    let db = Db::open(dir.path(), Options::small()).unwrap();
+    assert!(db.was_clean());
+    let table = db.open_table("t").unwrap();
+    assert_eq!(db.read(|trx| trx.get(&table, b"k")).unwrap().unwrap(), b"committed");
+    drop(of_step);
+}
+
+/// Who is refused, and holds nothing of the table, is not in the way of what refuses it.
+#[test]
+fn a_writer_that_is_refused_does_not_stay_inside() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = create(&db, "t");
+    let same = ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) };
+    let change = db.change_indexes(&table, &[same]).unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    assert_eq!(trx.insert(&table, 0, b"k", b""), Err(Error::TableBusy("t".into())));
+    let table = change.commit(&[]).unwrap();
+    trx.insert(&table, 0, b"k", b"").unwrap();
+    trx.commit().unwrap();
+}
+
+/// The positions of a change are those of the table that it was given.
+#[test]
+fn a_change_of_indexes_by_a_void_handle_is_refused() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let names = ["primary", "a", "b"];
+    let old = db.create_table("t", &TableDef::new(names.map(IndexDef::unique))).unwrap();
+    let keep = |table: &Arc<Table>, positions: &[usize]| {
+        let kept = positions.iter().map(|&from| {
+            let def = table.def().indexes[from].clone();
+            ChangedIndex { def, from: Some(from) }
+        });
+        db.change_indexes(table, &kept.collect::<Vec<_>>())
+    };
+    let new = keep(&old, &[0, 2]).unwrap().commit(&[]).unwrap();
+    let busy = Error::TableBusy("t".into());
+    assert_eq!(keep(&old, &[0, 1]).err(), Some(busy.clone()));
+    let emptied = db.truncate_table("t").unwrap();
+    assert_eq!(keep(&new, &[0, 1]).err(), Some(busy));
+    drop(keep(&emptied, &[0, 1]).unwrap());
+    db.drop_table("t").unwrap();
+    assert_eq!(keep(&emptied, &[0]).err(), Some(Error::TableMissing("t".into())));
+}
+
+/// Another process may have the directory by then.
+#[test]
+fn what_was_begun_before_a_close_goes_no_further() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = create(&db, "t");
+    db.write(|trx| (0..2000u16).try_for_each(|n| trx.put(&table, &n.to_be_bytes(), &[1; 100])))
+        .unwrap();
+    let mut reader = db.begin(TransactionOptions::default());
+    assert!(reader.get(&table, &7u16.to_be_bytes()).unwrap().is_some());
+    let mut cursor = Cursor::new(table.clone(), 0, LockMode::None, LockWait::Wait);
+    assert!(cursor.first(&mut reader).unwrap());
+    let mut writer = db.begin(TransactionOptions::default());
+    writer.put(&table, b"never committed", b"").unwrap();
+    db.close().unwrap();
+
+    let other = open(&sim);
+    while other.step_rollback_recovered().unwrap() {}
+    let theirs = other.open_table("t").unwrap();
+    other.write(|trx| trx.remove_range::<&[u8]>(&theirs, ..)).unwrap();
+    assert_eq!(reader.get(&table, &7u16.to_be_bytes()), Err(Error::Closed));
+    assert_eq!(cursor.last(&mut reader), Err(Error::Closed));
+    assert_eq!(cursor.seek(&mut reader, b"", Seek::After), Err(Error::Closed));
+    assert_eq!(writer.get_for_update(&table, &8u16.to_be_bytes()), Err(Error::Closed));
+    assert_eq!(writer.put(&table, b"k", b""), Err(Error::Closed));
+    assert_eq!(writer.commit(), Err(Error::Closed));
+    assert_eq!(db.read(|trx| trx.get(&table, b"k")), Err(Error::Closed));
+    // Those that ask no transaction read no file either: what is not in memory can't be had.
+    let read = |no| db.inner.env.pool().shared(table.space(), no, tidepool_pool::Access::Normal);
+    let results: Vec<_> = (0..200).map(|no| read(no).map(drop).map_err(Error::from)).collect();
+    assert!(results.contains(&Err(Error::Closed)), "{results:?}");
+    drop((reader, writer));
+    other.close().unwrap();
 }

@@ -657,7 +657,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     db.open_table("a").unwrap();
     let primary = db.table_def("a").unwrap().indexes[0].clone();
     let kept = [ChangedIndex { def: primary, from: Some(0) }];
-    let change = db.change_indexes("a", &kept).unwrap();
+    let change = db.change_indexes(&db.open_table("a").unwrap(), &kept).unwrap();
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on(FILE_OF_A).always());
     change.commit(&[]).unwrap();
     sim.clear_faults();
@@ -680,7 +680,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     // An index that is made now is not among those passed over.
     let mut indexes = kept.to_vec();
     indexes.push(ChangedIndex { def: IndexDef::unique("added"), from: None });
-    let mut change = db.change_indexes("a", &indexes).unwrap();
+    let mut change = db.change_indexes(&db.open_table("a").unwrap(), &indexes).unwrap();
     change.build(&mut || true).unwrap();
     let table = change.commit(&[]).unwrap();
     let mut trx = db.begin(TransactionOptions::default());

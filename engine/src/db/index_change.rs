@@ -40,16 +40,18 @@ use super::cursor::Cursor;
 use super::load::fill_sorted;
 use super::rebuild::{Rebuild, enter};
 use super::transaction::Transaction;
-use super::{Db, Inner};
+use super::{Db, Handle, Inner};
 use crate::catalog::{IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::error::{Error, Result};
 use crate::format::entry::Entry;
 use crate::lock::{Interrupt, LockMode, LockWait};
+use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
 use crate::table::{Table, provisional_trees};
 use crate::trx::{Isolation, TransactionOptions};
 use crate::versioned::{ReadRequest, VersionedTree};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Memory for sorting, all new indexes of a change together.
 const SORT_MEMORY_BYTES: usize = 64 << 20;
@@ -106,7 +108,7 @@ pub(super) struct NewIndex {
 /// by [`Db::rebuild_table`]. Dropped without [`commit`](Self::commit), it leaves the table as it
 /// was.
 pub struct IndexChange {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<Handle>,
     pub(super) name: String,
     pub(super) table: Arc<Table>,
     pub(super) from: Vec<Option<usize>>,
@@ -123,6 +125,8 @@ pub struct IndexChange {
     pub(super) rows: Option<Cursor>,
     pub(super) round: Option<Round>,
     pub(super) interrupt: Option<Arc<Interrupt>>,
+    /// How long transactions inside the table have to leave it, while who comes waits.
+    pub(super) wait: Duration,
     /// Of each sort; none: a share of what sorts may take.
     sort_memory: Option<usize>,
     /// Logs of written rows that were begun.
@@ -136,22 +140,46 @@ pub struct IndexChange {
 }
 
 impl Db {
-    /// Begins to change the indexes of a table: those that `indexes` does not name are dropped,
-    /// those `from` none are added. The first is the clustered one, and stays. Then come the rows,
-    /// the new indexes' entries, and [`IndexChange::commit`]. Until that, transactions may read the
-    /// table as it is, and write it until [`IndexChange::stop_writes`]: what they have written goes
-    /// into the new indexes by rounds ([`IndexChange::begin_round`]). If no index is added, they
-    /// get [`Error::TableBusy`] from the beginning if they write.
+    /// Begins to change the indexes of a table, whose [definition](Table::def) `indexes` has the
+    /// positions of: those that `indexes` does not name are dropped, those `from` none are added.
+    /// The first is the clustered one, and stays. Then come the rows, the new indexes' entries, and
+    /// [`IndexChange::commit`]. Until that, transactions may read the table as it is, and write it
+    /// until [`IndexChange::stop_writes`]: what they have written goes into the new indexes by
+    /// rounds ([`IndexChange::begin_round`]). If no index is added, they get [`Error::TableBusy`]
+    /// from the beginning if they write.
     ///
-    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while a
-    /// transaction that has used it is unfinished.
+    /// [`Error::TableMissing`] if there is no such table any more. [`Error::TableBusy`] while a
+    /// transaction that has used it is unfinished; also if the table has got other indexes or
+    /// another file, so that `table` is void: to be opened, and the positions found, anew.
     ///
     /// An index that holds values longer than [`Table::value_len_inline_max`] must not be dropped
     /// so: the pages that they are in would stay in use.
-    pub fn change_indexes(&self, name: &str, indexes: &[ChangedIndex]) -> Result<IndexChange> {
+    pub fn change_indexes(
+        &self,
+        table: &Arc<Table>,
+        indexes: &[ChangedIndex],
+    ) -> Result<IndexChange> {
+        self.change_indexes_within(table, indexes, Duration::ZERO)
+    }
+
+    /// The same. Transactions inside the table have `wait` to leave it, here, in
+    /// [`IndexChange::stop_writes`] and in the commit; who comes waits for that long at most. So a
+    /// table that always has some transaction inside can be had.
+    pub(crate) fn change_indexes_within(
+        &self,
+        table: &Arc<Table>,
+        indexes: &[ChangedIndex],
+        wait: Duration,
+    ) -> Result<IndexChange> {
         let inner = &self.inner;
+        let name = &*table.name();
+        pause::reach(PausePoint::IndexChangePlanned);
         let turn = inner.begin_definition(&[name])?;
         let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        // Another change may have come in between.
+        if !table.has_trees_of(&old) {
+            return Err(Error::TableBusy(name.into()));
+        }
         let mut record = changed_record(&old, indexes)?;
         record.has_notes = true;
         let kept = |tree: &&TreeRecord| !record.trees.contains(tree);
@@ -167,13 +195,15 @@ impl Db {
             true => table.log_writes(
                 &inner.presences,
                 inner.sorter(&format!("{:08x}-0", old.trees[0].tree), LOG_MEMORY_BYTES),
+                wait,
             )?,
-            false => table.stop_writes(&inner.presences)?,
+            false => table.stop_writes(&inner.presences, wait)?,
         }
         inner.tables.lock().changing_indexes.insert(name.into());
 
         // From here on its end tidies up.
         let mut change = IndexChange::begun(inner, name, table, record);
+        change.wait = wait;
         change.from = indexes.iter().map(|index| index.from).collect();
         change.dropped = dropped;
         change.writes_stopped = !adds;
@@ -231,7 +261,7 @@ impl IndexChange {
     pub const INDEXES_MAX: usize = provisional_trees::NOTES_MAX;
 
     /// A change that has begun: the table logs its writes, and nothing is made yet.
-    fn begun(inner: &Arc<Inner>, name: &str, table: Arc<Table>, record: TableRecord) -> Self {
+    fn begun(inner: &Arc<Handle>, name: &str, table: Arc<Table>, record: TableRecord) -> Self {
         Self {
             inner: inner.clone(),
             name: name.into(),
@@ -246,6 +276,7 @@ impl IndexChange {
             rows: None,
             round: None,
             interrupt: None,
+            wait: Duration::ZERO,
             sort_memory: None,
             logs: 0,
             writes_stopped: false,
@@ -258,7 +289,7 @@ impl IndexChange {
 
     /// The same of a table that gets another file.
     pub(super) fn of_rebuild(
-        inner: &Arc<Inner>,
+        inner: &Arc<Handle>,
         name: &str,
         table: Arc<Table>,
         record: TableRecord,
@@ -457,7 +488,7 @@ impl IndexChange {
     pub fn stop_writes(&mut self) -> Result<()> {
         self.check_built()?;
         if !self.writes_stopped {
-            self.table.stop_writes(&self.inner.presences)?;
+            self.table.stop_writes(&self.inner.presences, self.wait)?;
             self.writes_stopped = true;
         }
         Ok(())
@@ -492,7 +523,9 @@ impl Inner {
         let sorter = Sorter::new(self.env.storage(), name, memory_bytes, &self.sort_memory);
         if self.has_nothing_encrypted() { sorter } else { sorter.encrypted() }
     }
+}
 
+impl Handle {
     /// A transaction that reads what is committed when its view is opened.
     pub(super) fn snapshot(self: &Arc<Self>) -> Transaction {
         let isolation = Isolation::RepeatableRead;

@@ -25,8 +25,14 @@ impl IndexChange {
     /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the
     /// indexes of one of the others are being changed. [`Error::InvalidOption`] if rows were
     /// written, and there was no round since the writes were stopped.
-    pub fn commit(self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
-        let mut tables = Self::commit_all(vec![self], metadata, &[])?;
+    pub fn commit(mut self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
+        self.try_commit(metadata)
+    }
+
+    /// The same. After [`Error::TableBusy`] it may be tried again: nothing that was built is lost.
+    /// The table takes no writes meanwhile, and there are no more rounds.
+    pub fn try_commit(&mut self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
+        let mut tables = Self::try_commit_all(std::slice::from_mut(self), metadata, &[])?;
         Ok(tables.pop().expect("one table of one change"))
     }
 
@@ -38,13 +44,24 @@ impl IndexChange {
         metadata: &[(&str, &[u8])],
         attachments: &[Attachment<'_>],
     ) -> Result<Vec<Arc<Table>>> {
+        Self::try_commit_all(&mut changes, metadata, attachments)
+    }
+
+    fn try_commit_all(
+        changes: &mut [IndexChange],
+        metadata: &[(&str, &[u8])],
+        attachments: &[Attachment<'_>],
+    ) -> Result<Vec<Arc<Table>>> {
         Attachment::validate_all(attachments)?;
         let refuse = |why: &str| Err(Error::InvalidOption(format!("change of indexes: {why}")));
         let Some(inner) = changes.first().map(|change| change.inner.clone()) else {
             return refuse("there is none");
         };
         let mut others: BTreeMap<&str, &[u8]> = metadata.iter().copied().collect();
-        for change in &mut changes {
+        if changes.iter().any(|change| change.committed) {
+            return refuse("it is committed");
+        }
+        for change in &mut *changes {
             change.stop_writes()?;
             if !change.is_caught_up && change.table.logged_writes()? > 0 {
                 return refuse("rows were written that its last round has not seen");
@@ -62,7 +79,7 @@ impl IndexChange {
         let names: Vec<_> = changes.iter().map(|change| change.name.clone()).collect();
         let turn = inner.begin_definition_of_changes(&names, &others)?;
         let others = inner.with_metadata(&others)?;
-        for change in &changes {
+        for change in &*changes {
             if inner.is_used_by_recovered(change.table.space_id()) {
                 return Err(Error::TableBusy(change.name.clone()));
             }
@@ -72,19 +89,29 @@ impl IndexChange {
             }
         }
         let mut closed = ClosedEntrances(Vec::with_capacity(changes.len()));
-        for change in &changes {
-            change.table.close_entrance(&inner.presences)?;
+        for change in &*changes {
+            change.table.close_entrance_within(&inner.presences, change.wait)?;
             closed.0.push(change.table.clone());
         }
-        let tables = inner.switch_all(&changes, others, attachments)?;
+        let tables = inner.switch_all(changes, others, attachments)?;
         // The old ones stay closed.
         closed.0.clear();
         drop(closed);
-        for change in &mut changes {
+        for change in changes {
             change.committed = true;
             change.tidy_up(&turn);
+            change.leave_lists(&turn);
         }
         Ok(tables)
+    }
+
+    /// The table may be changed anew. Within the turn that has made the change, or taken it back: a
+    /// close that comes right behind it must not find the file of a rebuild listed, which it would
+    /// remove.
+    fn leave_lists(&self, _turn: &Definition<'_>) {
+        // In this order: from the second on there may be another change, whose refusal stands.
+        self.table.take_writes();
+        self.inner.tables.lock().end_load(&self.name);
     }
 
     /// Frees the trees that belong to no index, those dropped or, if it did not come to the commit,
@@ -138,20 +165,27 @@ impl Drop for IndexChange {
         self.round = None;
         self.snapshot = None;
         self.new.clear();
-        if !self.committed {
-            let name = std::slice::from_ref(&self.name);
-            match self.inner.clone().begin_definition_of_changes(name, &[]) {
-                Ok(turn) => self.tidy_up(&turn),
-                Err(error) => tracing::warn!(
+        pause::reach(PausePoint::IndexChangeEnds);
+        if self.committed {
+            // It is in no list any more: another change may be.
+            return;
+        }
+        let name = std::slice::from_ref(&self.name);
+        match self.inner.clone().begin_definition_of_changes(name, &[]) {
+            Ok(turn) => {
+                self.tidy_up(&turn);
+                self.leave_lists(&turn);
+            }
+            Err(error) => {
+                // It stays listed: a close that is on its way removes the file of a rebuild.
+                self.table.take_writes();
+                tracing::warn!(
                     table = self.name,
                     %error,
                     "pages of an index that was not finished stay in use until the next start"
-                ),
+                );
             }
         }
-        // In this order: from the second on there may be another change, whose refusal stands.
-        self.table.take_writes();
-        self.inner.tables.lock().end_load(&self.name);
         pause::reach(PausePoint::IndexChangeOver);
     }
 }

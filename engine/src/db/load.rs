@@ -28,7 +28,7 @@
 //! were discarded is filled in this way, too (`export`): older snapshots are refused at once.
 
 use super::index_change::tree_file;
-use super::{Db, DuplicateEntry, Inner};
+use super::{Db, DuplicateEntry, Handle, Inner};
 use crate::btree::Loader;
 use crate::catalog::{TableDef, TableRecord};
 use crate::error::{Error, Result};
@@ -41,6 +41,7 @@ use crate::versioned::VersionedTree;
 use parking_lot::RwLockReadGuard;
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What is known of an index so far.
 enum Filling {
@@ -79,7 +80,7 @@ impl Filling {
 /// # Ok::<(), tidepool::Error>(())
 /// ```
 pub struct TableLoad {
-    inner: Arc<Inner>,
+    inner: Arc<Handle>,
     name: String,
     table: Arc<Table>,
     record: TableRecord,
@@ -141,7 +142,7 @@ impl Db {
         }
         let def = def_of(&old)?;
         let replaces = inner.open_in_definition(name)?;
-        replaces.stop_writes(&inner.presences)?;
+        replaces.stop_writes(&inner.presences, Duration::ZERO)?;
         // Now that it stays so.
         let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&def));
         let (space, header, mut record) = made.inspect_err(|_| replaces.take_writes())?;
@@ -154,7 +155,7 @@ impl Db {
 impl TableLoad {
     /// Within the turn of the definition change that has made the table.
     fn begin(
-        inner: &Arc<Inner>,
+        inner: &Arc<Handle>,
         name: &str,
         table: Arc<Table>,
         record: TableRecord,

@@ -168,7 +168,8 @@ impl Transaction {
     /// has a value.
     pub fn put(&mut self, table: &Arc<Table>, key: &[u8], value: &[u8]) -> Result<()> {
         let slot = self.begin_write(table, Table::CLUSTERED, key)?;
-        match table.tree(Table::CLUSTERED).put(self.core(), key, value)? {
+        let put = table.tree(Table::CLUSTERED).put(self.core(), key, value);
+        match self.unless_closed(put)? {
             Written::New => self.count_row(slot, 1, Counter::RowsInserted),
             Written::Existing => self.count_row(slot, 0, Counter::RowsUpdated),
         }
@@ -325,6 +326,7 @@ impl<'trx> Range<'trx> {
     }
 
     /// Reads another index than the clustered one: that at this position of the table's definition.
+    /// Before the first entry: the range begins anew.
     ///
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
@@ -340,7 +342,7 @@ impl<'trx> Range<'trx> {
         Range { index, front: None, back: None, ..self }
     }
 
-    /// Locks each entry before it is given.
+    /// Locks each entry before it is given. Before the first entry: the range begins anew.
     ///
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();

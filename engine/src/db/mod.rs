@@ -91,6 +91,7 @@ use crate::governor::PoolGovernor;
 use crate::lock::WaitObserver;
 use crate::memory::{MemoryReport, MemoryRow};
 use crate::options::{self, Options};
+use crate::padded::Padded;
 use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
 use crate::status::Status;
@@ -111,13 +112,29 @@ use tidepool_pool::{
     Advice, CompressedTier, Lsn, PageCompression, Pool, ShardedCounters, ThreadWork,
 };
 
-/// An open data directory. Clones are handles on the same one.
+/// An open data directory. Clones are handles on the same one, and so are a [`Transaction`], an
+/// [`IndexChange`] and a [`TableLoad`]: one that is kept somewhere keeps the directory open.
 ///
 /// [`close`](Self::close) shuts down cleanly and returns an error if that failed; dropping the last
-/// handle does it, too, as well as it can.
+/// handle does it, too, as well as it can, before the drop returns.
 #[derive(Clone)]
 pub struct Db {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Handle>,
+}
+
+/// What the handles of a program share. The last one closes the database in the thread that drops
+/// it. Background threads hold no handle but an [`Inner`], for a step, and the close waits for
+/// them: else the last reference might be theirs, and the directory open after the drop.
+///
+/// Each transaction that begins changes the count of handles, beside which others read this.
+pub(crate) struct Handle(Padded<Arc<Inner>>);
+
+impl std::ops::Deref for Handle {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
 }
 
 pub(crate) struct Inner {
@@ -148,7 +165,8 @@ pub(crate) struct Inner {
     scrub: scrub::Scrub,
     rotation: encryption::Rotation,
     retired: retired::Retired,
-    closed: AtomicBool,
+    /// Read by each operation.
+    closed: Padded<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -317,7 +335,7 @@ impl Db {
 }
 
 /// See [`Db::downgrade`].
-pub(crate) struct WeakDb(Weak<Inner>);
+pub(crate) struct WeakDb(Weak<Handle>);
 
 impl WeakDb {
     /// The engine, if it is still open.

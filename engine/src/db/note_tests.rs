@@ -19,7 +19,8 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
     db.create_table("t", &TableDef::new(indexes.clone())).unwrap();
     let old = db.inner.catalog.get("t").unwrap();
     let kept = [ChangedIndex { def: indexes[0].clone(), from: Some(0) }];
-    let table = db.change_indexes("t", &kept).unwrap().commit(&[]).unwrap();
+    let table =
+        db.change_indexes(&db.open_table("t").unwrap(), &kept).unwrap().commit(&[]).unwrap();
     let mut trx = db.begin(TransactionOptions::default());
     for n in 0..2000u32 {
         trx.insert(&table, 0, &n.to_be_bytes(), &[1; 100]).unwrap();

@@ -27,7 +27,7 @@
 //! the log is marked clean. Transactions still open are rolled back at the next open, as after a
 //! crash.
 
-use super::{Db, Inner, closed, forced};
+use super::{Db, Handle, Inner, closed, forced};
 use crate::catalog::{CATALOG_TREE, Catalog};
 use crate::env::{Env, EnvOptions};
 use crate::error::{Error, Remedy, Result};
@@ -36,6 +36,7 @@ use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::space_header;
 use crate::mtr::Mtr;
 use crate::options::{ForceRecovery, Options, Replacement};
+use crate::padded::Padded;
 use crate::redo::control::CONTROL_FILE;
 use crate::table::Rest;
 use crate::trx::TrxSystem;
@@ -126,7 +127,7 @@ impl Db {
             rotation: Default::default(),
             presences: Default::default(),
             retired: Default::default(),
-            closed: AtomicBool::new(false),
+            closed: Padded(AtomicBool::new(false)),
         };
         inner.apply_options();
         inner.tell_governor_of_rest();
@@ -143,7 +144,7 @@ impl Db {
         if background {
             inner.trx_system.start_background()?;
         }
-        let inner = Arc::new(inner);
+        let inner = Arc::new(Handle(Padded(Arc::new(inner))));
         inner.start_warm_restart()?;
         if background {
             inner.start_scrub()?;
@@ -152,9 +153,10 @@ impl Db {
         Ok(Db { inner })
     }
 
-    /// Closes cleanly: the next open needs no recovery. Later calls on any handle fail.
-    /// Transactions that are still open are rolled back at the next open; prepared ones stay
-    /// prepared.
+    /// Closes cleanly: the next open needs no recovery. Later calls on any handle fail with
+    /// [`Error::Closed`], those of transactions and cursors too; a cursor may give the rest of the
+    /// rows that it has read by then. Transactions that are still open are rolled back at the next
+    /// open; prepared ones stay prepared.
     ///
     /// On an error the directory is as after a crash: nothing that was committed is lost.
     pub fn close(&self) -> Result<()> {
@@ -170,6 +172,16 @@ impl Db {
 impl Inner {
     pub(super) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// The outcome of what reads pages. A close may have come in between: what failed then is no
+    /// damage, for the files may be another process's.
+    #[inline]
+    pub(super) fn unless_closed<T>(&self, outcome: Result<T>) -> Result<T> {
+        match outcome {
+            Err(error) => Err(self.check_open().err().unwrap_or(error)),
+            done => done,
+        }
     }
 
     fn close(&self) -> Result<()> {
@@ -211,6 +223,14 @@ impl Inner {
             tracing::warn!(%error, "the undo space stays as long as it is");
         }
         settled.and(self.env.close())
+    }
+
+    fn close_at_drop(&self) {
+        if self.check_open().is_ok()
+            && let Err(error) = self.close()
+        {
+            tracing::error!(%error, "the data directory could not be closed cleanly: the next start recovers it");
+        }
     }
 
     /// Has the governor ask what a memory budget goes to beside the pool.
@@ -312,11 +332,16 @@ impl Inner {
     }
 }
 
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close_at_drop();
+    }
+}
+
+/// Of an opening that has failed there is no handle.
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Err(error) = self.close() {
-            tracing::error!(%error, "the data directory could not be closed cleanly: the next start recovers it");
-        }
+        self.close_at_drop();
     }
 }
 

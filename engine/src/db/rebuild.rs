@@ -42,6 +42,7 @@ use crate::versioned::VersionedTree;
 use parking_lot::RwLockReadGuard;
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Rows between two looks at whether the log has room for others.
 const ROWS_A_TURN: u64 = 1000;
@@ -76,7 +77,8 @@ impl Db {
         table.check_not_discarded()?;
         // Its file is named after a tree whose entries are never sorted here.
         let log = format!("{}-0", tree_file(old.trees[Table::CLUSTERED].tree));
-        table.log_writes(&inner.presences, inner.sorter(&log, LOG_MEMORY_BYTES))?;
+        let log = inner.sorter(&log, LOG_MEMORY_BYTES);
+        table.log_writes(&inner.presences, log, Duration::ZERO)?;
         let made = inner.new_space(def);
         let (space, header, mut record) = made.inspect_err(|_| table.take_writes())?;
         record.id = old.id;

@@ -8,7 +8,7 @@
 //! * It is reusable. A commit or rollback leaves a new transaction with the same options, so a
 //!   session needs only one.
 
-use super::{Counter, Db, Inner};
+use super::{Counter, Db, Handle};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, SessionToken};
 use crate::table::presence::ListedPresence;
@@ -85,15 +85,18 @@ pub(crate) struct ReadsEpoch {
 /// One session's transaction: it may move between threads, but is used by one at a time.
 ///
 /// An operation that fails leaves the transaction as it was before the operation, and it can go on,
-/// with two exceptions: after [`Error::Deadlock`] and [`Error::RecordChanged`] all that is left is
-/// [`rollback`](Self::rollback). A dropped `Transaction` rolls back; or, prepared, it is detached.
+/// with some exceptions: after [`Error::Deadlock`], [`Error::RecordChanged`] and
+/// [`Error::TooManyLocks`], and after a failure that could not be undone, all that is left is
+/// [`rollback`](Self::rollback); anything else is [`Error::MustRollback`]
+/// ([`must_rollback`](Self::must_rollback)). A dropped `Transaction` rolls back; or, prepared, it
+/// is detached.
 pub struct Transaction {
     /// Before `used`: dropped, it rolls back, which needs the tables.
     core: TransactionCore,
     /// The same for every transaction of this handle.
     interrupt: Arc<Interrupt>,
     used: Vec<Used>,
-    db: Arc<Inner>,
+    db: Arc<Handle>,
     /// Changes with what may change what a read of any table gives: statements, rollbacks, ends.
     reads_epoch: u64,
     lock_wait_timeout: Option<Duration>,
@@ -116,7 +119,7 @@ pub(super) struct Detached {
 }
 
 impl Transaction {
-    pub(super) fn new(db: Arc<Inner>, options: TransactionOptions) -> Self {
+    pub(super) fn new(db: Arc<Handle>, options: TransactionOptions) -> Self {
         let core = db.trx_system().begin(options);
         let interrupt = core.interrupt_handle();
         let (used, counts) = (Vec::new(), [0; Counter::COUNT]);
@@ -302,7 +305,9 @@ impl Transaction {
     /// Inserts an entry.
     ///
     /// [`Error::DuplicateKey`] if there is one with this key; it is then locked by this
-    /// transaction, so that what it learns about it stays true.
+    /// transaction, so that what it learns about it stays true. [`Error::TableBusy`], as of any
+    /// write, while a change of the table's indexes takes no writes: at its end, and all the time
+    /// if it only drops some.
     pub fn insert(
         &mut self,
         table: &Arc<Table>,
@@ -324,7 +329,8 @@ impl Transaction {
         duplicate: LockMode,
     ) -> Result<()> {
         let slot = self.begin_write(table, index, key)?;
-        table.tree(index).insert(&mut self.core, key, value, duplicate)?;
+        let inserted = table.tree(index).insert(&mut self.core, key, value, duplicate);
+        self.unless_closed(inserted)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 1, Counter::RowsInserted);
         }
@@ -338,7 +344,9 @@ impl Transaction {
         let slot = self.begin_write(table, Table::CLUSTERED, row.key)?;
         let numbered = row.auto_increment.map(|next| (table.auto_increment_counter(), next));
         let insertion = Insertion { value: row.value, on_duplicate: row.on_duplicate, numbered };
-        table.tree(Table::CLUSTERED).insert_numbered(&mut self.core, row.key, insertion)?;
+        let tree = table.tree(Table::CLUSTERED);
+        let inserted = tree.insert_numbered(&mut self.core, row.key, insertion);
+        self.unless_closed(inserted)?;
         self.count_row(slot, 1, Counter::RowsInserted);
         Ok(())
     }
@@ -352,7 +360,8 @@ impl Transaction {
         value: &[u8],
     ) -> Result<()> {
         let slot = self.begin_write(table, index, key)?;
-        table.tree(index).update(&mut self.core, key, value)?;
+        let updated = table.tree(index).update(&mut self.core, key, value);
+        self.unless_closed(updated)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 0, Counter::RowsUpdated);
         }
@@ -362,7 +371,8 @@ impl Transaction {
     /// Deletes an entry. [`Error::NotFound`] if there is none with this key.
     pub fn delete(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
         let slot = self.begin_write(table, index, key)?;
-        table.tree(index).delete(&mut self.core, key)?;
+        let deleted = table.tree(index).delete(&mut self.core, key);
+        self.unless_closed(deleted)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, -1, Counter::RowsDeleted);
         }
@@ -375,7 +385,8 @@ impl Transaction {
     /// ends with [`Error::RecordChanged`]. [`Error::NotFound`] if there is no entry with this key.
     pub fn move_away(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
         let slot = self.begin_write(table, index, key)?;
-        table.tree(index).move_away(&mut self.core, key)?;
+        let moved = table.tree(index).move_away(&mut self.core, key);
+        self.unless_closed(moved)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, -1, Counter::RowsDeleted);
         }
@@ -393,7 +404,8 @@ impl Transaction {
         let lock = self.effective_lock(request.lock);
         self.enlist_to_read(table, index, lock)?;
         let request = ReadRequest { lock, ..request };
-        let found = table.tree(index).read(&mut self.core, request)?;
+        let found = table.tree(index).read(&mut self.core, request);
+        let found = self.unless_closed(found)?;
         self.count(Counter::RowsRead, found.into());
         Ok(found)
     }
@@ -422,7 +434,9 @@ impl Transaction {
         request: ReadRequest<'_>,
     ) -> Result<bool> {
         self.enter_call();
-        table.tree(index).read(&mut self.core, request)
+        self.db.check_open()?;
+        let found = table.tree(index).read(&mut self.core, request);
+        self.unless_closed(found)
     }
 
     /// Gives up the lock that a locking read of this transaction took on an entry which it did not
@@ -549,10 +563,12 @@ impl Transaction {
         }
         self.db.check_writable()?;
         table.check_has_index(index)?;
+        let entered = self.used.len();
         let slot = self.enlist(table)?;
+        // Who closes the table for writes, or has them logged, has found it empty before. Who is
+        // refused, and has not used it before, must not keep it from being closed.
+        let note = table.check_takes_writes().inspect_err(|_| self.leave_from(entered))?;
         self.used[slot].writes += 1;
-        // Who closes the table for writes, or has them logged, has found it empty before.
-        let note = table.check_takes_writes()?;
         table.unsettle_rows()?;
         if note == WriteNote::Needed && index == Table::CLUSTERED {
             self.core.begin_write()?;
@@ -588,6 +604,7 @@ impl Transaction {
         index: usize,
         lock: LockMode,
     ) -> Result<usize> {
+        self.db.check_open()?;
         table.check_has_index(index)?;
         let slot = self.enlist(table)?;
         if let Some(snapshot) = self.core.snapshot()
@@ -599,6 +616,12 @@ impl Transaction {
             }
         }
         Ok(slot)
+    }
+
+    /// See [`Inner::unless_closed`](super::Inner::unless_closed).
+    #[inline]
+    pub(super) fn unless_closed<T>(&self, outcome: Result<T>) -> Result<T> {
+        self.db.unless_closed(outcome)
     }
 
     /// A read without a lock locks after all at SERIALIZABLE.

@@ -266,7 +266,7 @@ impl Drop for Opening {
 /// Returns whether all is well.
 fn report(what: &str, result: Result<()>) -> bool {
     match &result {
-        Ok(()) | Err(Error::Crashed(_)) => {}
+        Ok(()) | Err(Error::Crashed(_) | Error::Closed) => {}
         Err(error) => tracing::error!(%error, "{what} failed; trying again"),
     }
     result.is_ok()

@@ -213,9 +213,9 @@ impl LogCopy {
 impl Drop for LogCopy {
     fn drop(&mut self) {
         let mut ring = self.log.ring.lock();
-        // Of a directory that is closed nothing is written: the next opening keeps none.
-        if ring.kept() == Some(Lsn(self.end)) && !self.log.failure.is_set() {
-            // A failure stops the log, which reports it.
+        if ring.kept() == Some(Lsn(self.end)) {
+            // A failure stops the log, which reports it. Of a log that is closed nothing is
+            // written.
             let _ = self.log.or_fail_unless_full(|| ring.keep(None));
             self.log.update_begin_limit(&ring);
         }

@@ -491,10 +491,13 @@ impl RedoLog {
         done.ok_or_else(|| full.expect("there is no result because the disk is full"))
     }
 
-    /// Runs what writes the log's files. If that fails, writing has stopped for good; so it has
-    /// after a panic, for then it is unknown what was written, and the next write might leave a
-    /// hole behind it.
+    /// Runs what writes the log's files, unless writing has stopped. If that fails, writing has
+    /// stopped for good; so it has after a panic, for then it is unknown what was written, and the
+    /// next write might leave a hole behind it.
     pub(super) fn or_fail<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        // With the mutex that the close takes once it has stopped all writing: behind that, the
+        // files may be another process's.
+        self.failure.check()?;
         const WHAT: &str = "a write of the redo log";
         let bug = || Err(Error::Storage(format!("{WHAT} panicked")));
         catch_panic(WHAT, body).unwrap_or_else(bug).map_err(|error| self.fail(error))
@@ -503,7 +506,7 @@ impl RedoLog {
     /// Makes `error` the reason why writing has stopped, and wakes who waits for room.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let error = match error {
-            Error::Crashed(_) => error,
+            Error::Crashed(_) | Error::Closed => error,
             // By itself, this one says that the statement can be run again.
             Error::NoSpace(what) => self.failure.set(format!(
                 "no space left for {what}, and the engine was being closed: free disk space"

@@ -114,7 +114,8 @@ type Wake = Box<dyn Fn() + Send + Sync>;
 /// waiter.
 #[derive(Default)]
 pub struct Failure {
-    reason: OnceLock<String>,
+    /// [`Error::Crashed`] or [`Error::Closed`].
+    reason: OnceLock<Error>,
     /// Called once writing has stopped, in the thread that met the failure, whatever it holds.
     wakes: Mutex<Vec<Wake>>,
 }
@@ -123,16 +124,17 @@ impl Failure {
     /// Stops all writing; the first reason stays.
     pub fn set(&self, reason: impl Into<String>) -> Error {
         let reason = reason.into();
-        if self.reason.set(reason.clone()).is_ok() {
+        let error = Error::Crashed(reason.clone());
+        if self.reason.set(error.clone()).is_ok() {
             tracing::error!(reason, "the engine stops writing");
             self.wake_all();
         }
-        Error::Crashed(self.reason.get().cloned().unwrap_or(reason))
+        self.reason.get().cloned().unwrap_or(error)
     }
 
     /// Stops all writing at the end of an ordinary life, which is nothing to report.
-    pub(crate) fn set_quietly(&self, reason: &str) {
-        if self.reason.set(reason.into()).is_ok() {
+    pub(crate) fn set_closed(&self) {
+        if self.reason.set(Error::Closed).is_ok() {
             self.wake_all();
         }
     }
@@ -150,10 +152,7 @@ impl Failure {
 
     /// An error if writing has stopped.
     pub fn check(&self) -> Result<()> {
-        match self.reason.get() {
-            None => Ok(()),
-            Some(reason) => Err(Error::Crashed(reason.clone())),
-        }
+        self.reason.get().map_or(Ok(()), |reason| Err(reason.clone()))
     }
 
     /// Whether writing has stopped.

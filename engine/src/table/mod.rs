@@ -234,6 +234,11 @@ impl Table {
     }
 
     /// Whether it is of this environment's database.
+    pub(crate) fn has_trees_of(&self, record: &TableRecord) -> bool {
+        let own = self.trees.iter().map(|tree| tree.tree().id());
+        self.space_id() == record.space && own.eq(record.trees.iter().map(|tree| tree.tree))
+    }
+
     pub(crate) fn is_of(&self, env: &Arc<Env>) -> bool {
         Arc::ptr_eq(&self.env, env)
     }
@@ -249,7 +254,8 @@ impl Table {
     }
 
     /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes
-    /// of the transaction that uses them. After a crash up to 127 values are skipped.
+    /// of the transaction that uses them. After a crash up to 127 values are skipped. Once the
+    /// range is at its end, [`u64::MAX`], that value is returned again and again.
     pub fn reserve_auto_increment(&self, n: u64) -> Result<u64> {
         let _inside = self.visit()?;
         self.auto_increment.reserve(&self.env, &self.space, n)

@@ -30,6 +30,7 @@ use crate::pause::{self, PausePoint};
 use crate::sort::Sorter;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 const TAKEN: u8 = 0;
 const LOGGED: u8 = 1;
@@ -65,9 +66,15 @@ impl Writes {
 }
 
 impl Table {
-    /// Logs writes from here on, if no transaction is inside. [`Table::take_writes`] ends it.
-    pub(crate) fn log_writes(&self, presences: &Presences, sorter: Sorter) -> Result<()> {
-        self.check_unused(presences)?;
+    /// Logs writes from here on, if no transaction is inside; those inside have `wait` to leave,
+    /// for as long as which who comes waits. [`Table::take_writes`] ends it.
+    pub(crate) fn log_writes(
+        &self,
+        presences: &Presences,
+        sorter: Sorter,
+        wait: Duration,
+    ) -> Result<()> {
+        let _held = self.await_unused(presences, wait)?;
         *self.writes.log.lock() = Some(WriteLog { sorter, entries: 0, failure: None });
         self.writes.state.store(LOGGED, Ordering::Release);
         pause::reach(PausePoint::WritesLogged);
@@ -75,11 +82,12 @@ impl Table {
         self.check_unused(presences).inspect_err(|_| self.take_writes())
     }
 
-    /// Takes no more writes if no transaction is inside; those that come to read find the entrance
+    /// Takes no more writes if no transaction is inside; those inside have `wait` to leave, for as
+    /// long as which who comes waits. Without a wait, those that come to read find the entrance
     /// open all the time. [`Table::take_writes`] takes it back.
-    pub(crate) fn stop_writes(&self, presences: &Presences) -> Result<()> {
+    pub(crate) fn stop_writes(&self, presences: &Presences, wait: Duration) -> Result<()> {
         // First without a word to those inside, who may be writing.
-        self.check_unused(presences)?;
+        let _held = self.await_unused(presences, wait)?;
         let before = self.writes.state.swap(REFUSED, Ordering::AcqRel);
         pause::reach(PausePoint::WritesRefused);
         // The check sees a transaction that entered before it; one that enters later is refused.

@@ -674,7 +674,10 @@ impl TransactionCore {
             State::Ended => {}
             State::Prepared => self.detach(),
             State::Running => {
-                if let Err(error) = self.rollback() {
+                // After a close the next opening rolls it back.
+                if let Err(error) = self.rollback()
+                    && error != Error::Closed
+                {
                     tracing::warn!(%error, "a rollback goes on in the background");
                 }
             }

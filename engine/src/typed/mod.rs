@@ -50,6 +50,8 @@ mod index;
 mod key;
 mod metadata;
 mod open;
+#[cfg(test)]
+mod open_tests;
 mod range;
 mod rows;
 mod value;

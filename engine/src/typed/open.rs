@@ -10,8 +10,10 @@
 //! before is the table without the new indexes, which the next opening builds.
 //!
 //! # Patience
-//! At its beginning and at its end a change needs a moment at which no transaction uses the table.
-//! It waits for that as long as a transaction waits for a lock.
+//! At its beginning, before its last round and at its end a change needs a moment at which no
+//! transaction uses the table. It waits for each of these as long as a transaction waits for a
+//! lock, and has who comes to the table wait for a moment now and then, so that those inside are
+//! seen to leave. What is built by then is not given up.
 
 use super::index::KeptIndex;
 use super::index::TableIndex;
@@ -34,20 +36,29 @@ const CLUSTERED_NAME: &str = "key";
 const LAST_ROUND_WRITES: u64 = 500;
 /// Rounds after which the next one is the last, however much is left.
 const ROUNDS_MAX: u32 = 30;
-/// Between two tries to find the table unused.
+/// In one try to find the table unused, those inside have this long to leave it, and who comes
+/// waits.
+const ENTRANCE_WAIT: Duration = Duration::from_millis(20);
+/// Between two tries; twice as long before each further one, up to the second figure.
 const REST: Duration = Duration::from_millis(1);
+const REST_MAX: Duration = Duration::from_millis(50);
 
 impl<K: KeyCodec, V: ValueCodec + 'static> TypedTable<K, V> {
     /// Opens a table with these indexes, all that it has and any new ones. New ones are built,
-    /// while others read and write the table; handles that were opened before are void then
-    /// ([`Error::TableMissing`]).
+    /// while others read and write the table. At the end of that, for a few milliseconds or as long
+    /// as transactions inside the table take to leave it, writes get [`Error::TableBusy`], and who
+    /// has not used the table yet may wait for a moment. Handles that were opened before are void
+    /// then ([`Error::TableMissing`]).
+    ///
+    /// One opening adds [`IndexChange::INDEXES_MAX`] indexes to a table that is there, at most:
+    /// open it with some of them first, and then with more.
     ///
     /// # Errors
     /// [`Error::TableMissing`] if there is none of this name. [`Error::InvalidOption`] if it is no
     /// typed table, if its key or an index is another one than declared, or if it has an index that
     /// is not declared: a row put without it would be missing there.
     /// [`Db::drop_typed_index`] drops one. [`Error::NotUnique`] if two rows have the same key in a
-    /// new unique index. [`Error::TableBusy`] if a new index is built, and transactions use the
+    /// new unique index. [`Error::TableBusy`] if a new index is built, and a transaction uses the
     /// table for longer than `lock_wait_timeout`.
     pub fn open(db: &Db, name: &str, indexes: &[&dyn TableIndex<K, V>]) -> Result<Self> {
         Self::open_with(db, name, indexes, Missing::IsAnError)
@@ -154,13 +165,14 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::TableMissing`] if there is no table of this name, [`Error::InvalidOption`] if it is
-    /// no typed table, or has no such index. [`Error::TableBusy`] if transactions use the table for
-    /// longer than `lock_wait_timeout`.
+    /// no typed table, or has no such index. [`Error::TableBusy`] if a transaction uses the table
+    /// for longer than `lock_wait_timeout`; others that write get it for a moment.
     pub fn drop_typed_index(&self, name: &str, index: &str) -> Result<()> {
         with_patience(self, || {
-            let def = self.table_def(name)?;
-            let mut metadata = Metadata::decode(name, &def)?;
-            let at = position(&def, index).ok_or_else(|| {
+            let table = self.open_table(name)?;
+            let def = table.def();
+            let mut metadata = Metadata::decode(name, def)?;
+            let at = position(def, index).ok_or_else(|| {
                 Error::InvalidOption(format!("table '{name}' has no index '{index}'"))
             })?;
             metadata.indexes.remove(at - 1);
@@ -168,7 +180,7 @@ impl Db {
             let kept = kept
                 .map(|from| ChangedIndex { def: def.indexes[from].clone(), from: Some(from) })
                 .collect::<Vec<_>>();
-            let change = self.change_indexes(name, &kept)?;
+            let change = self.change_indexes_within(&table, &kept, ENTRANCE_WAIT)?;
             change.commit(&[(name, &metadata.encode())]).map(drop)
         })
     }
@@ -216,11 +228,13 @@ fn check_declared<K, V>(declared: &[KeptIndex<K, V>]) -> Result<()> {
 
 /// Calls `act` until the table is not busy, or for as long as a transaction waits for a lock.
 fn with_patience<T>(db: &Db, mut act: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + db.options().lock_wait_timeout;
+    let (began, patience) = (Instant::now(), db.options().lock_wait_timeout);
+    let mut rest = REST;
     loop {
         match act() {
-            Err(Error::TableBusy(_) | Error::TableExists(_)) if Instant::now() < deadline => {
-                std::thread::sleep(REST);
+            Err(Error::TableBusy(_) | Error::TableExists(_)) if began.elapsed() < patience => {
+                std::thread::sleep(rest);
+                rest = (2 * rest).min(REST_MAX);
             }
             result => return result,
         }
@@ -295,7 +309,7 @@ fn build<K: KeyCodec, V, E: Encoding<V>>(
     let kept = kept.map(|(at, def)| ChangedIndex { def: def.clone(), from: Some(at) });
     let added = new.iter().map(|index| ChangedIndex { def: index.def(), from: None });
     let indexes: Vec<_> = kept.chain(added).collect();
-    let change = db.change_indexes(&name, &indexes)?;
+    let change = db.change_indexes_within(&table, &indexes, ENTRANCE_WAIT)?;
     let mut build = Build { change, name: &name, new, first, encoding: PhantomData::<E> };
     build.run(db).map_err(|error| match error {
         Error::DuplicateKey { index, .. } => {
@@ -304,7 +318,8 @@ fn build<K: KeyCodec, V, E: Encoding<V>>(
         }
         error => error,
     })?;
-    build.change.commit(&[(&name, &metadata.encode())])
+    let metadata = metadata.encode();
+    with_patience(db, || build.change.try_commit(&[(&name, &metadata)]))
 }
 
 /// New indexes on their way.

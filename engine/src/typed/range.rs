@@ -250,7 +250,8 @@ impl<'t, K: KeyCodec, V: 'static, E: Encoding<V>> TypedRange<'t, K, V, E> {
         TypedRange { table, range, by, lock, wait, entry, row_key, row, is_over: false }
     }
 
-    /// Locks each row, and its entry in the index, before it is given.
+    /// Locks each row, and its entry in the index, before it is given. Before the first row: the
+    /// range begins anew.
     ///
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();

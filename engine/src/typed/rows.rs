@@ -142,19 +142,21 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         if self.rows.indexes.is_empty() {
             return trx.put(&self.rows.table, &row_key, &row);
         }
+        let key = self.decode_key(&row_key)?;
+        let new = self.entry_keys((&key, &row_key), value);
         trx.all_or_nothing(|trx| {
             let table = &self.rows.table;
             let found = match self.lock_row(trx, &row_key)? {
                 Found::Nothing => insert_or_lock(trx, table, &row_key, &row)?,
                 found => found,
             };
-            let key = self.decode_key(&row_key)?;
             match found {
-                Found::Nothing => self.change_entries(trx, (&key, &row_key), None, Some(value)),
+                Found::Nothing => self.change_entries(trx, &row_key, None, Some(&new)),
                 Found::Row(old) => {
                     let old = self.decode_value(&row_key, &old)?;
+                    let old = self.entry_keys((&key, &row_key), &old);
                     trx.update(table, Table::CLUSTERED, &row_key, &row)?;
-                    self.change_entries(trx, (&key, &row_key), Some(&old), Some(value))
+                    self.change_entries(trx, &row_key, Some(&old), Some(&new))
                 }
             }
         })
@@ -183,16 +185,17 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         value: &V,
     ) -> Result<bool> {
         let (row_key, row) = self.encode(key, value)?;
+        let entries = match self.rows.indexes.is_empty() {
+            true => None,
+            false => Some(self.entry_keys((&self.decode_key(&row_key)?, &row_key), value)),
+        };
         trx.all_or_nothing(|trx| {
             match trx.insert(&self.rows.table, Table::CLUSTERED, &row_key, &row) {
                 Ok(()) => {}
                 Err(Error::DuplicateKey { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             }
-            if !self.rows.indexes.is_empty() {
-                let key = self.decode_key(&row_key)?;
-                self.change_entries(trx, (&key, &row_key), None, Some(value))?;
-            }
+            self.change_entries(trx, &row_key, None, entries.as_deref())?;
             Ok(true)
         })
     }
@@ -308,8 +311,9 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         trx.all_or_nothing(|trx| {
             let Found::Row(row) = self.lock_row(trx, row_key)? else { return Ok(false) };
             let (key, value) = (self.decode_key(row_key)?, self.decode_value(row_key, &row)?);
+            let entries = self.entry_keys((&key, row_key), &value);
             trx.delete(table, Table::CLUSTERED, row_key)?;
-            self.change_entries(trx, (&key, row_key), Some(&value), None)?;
+            self.change_entries(trx, row_key, Some(&entries), None)?;
             Ok(true)
         })
     }
@@ -323,25 +327,31 @@ impl<K: KeyCodec, V: 'static, E: Encoding<V>> TypedTable<K, V, E> {
         Ok(if found { Found::Row(row) } else { Found::Nothing })
     }
 
-    /// Brings the indexes from what a row was to what it is. `key`: the key and its bytes.
+    /// The keys that the indexes have of a row, in the order of the indexes. `key`: the row's key
+    /// and its bytes. Comes before the row is written: a function of the program may panic, and
+    /// what it leaves must not be a row without its entries.
+    fn entry_keys(&self, (key, row_key): (&K, &[u8]), value: &V) -> Vec<Vec<u8>> {
+        self.rows.indexes.iter().map(|index| index.entry_key(key, value, row_key)).collect()
+    }
+
+    /// Brings the indexes from what they have of a row to what they are to have.
     fn change_entries(
         &self,
         trx: &mut Transaction,
-        (key, row_key): (&K, &[u8]),
-        before: Option<&V>,
-        after: Option<&V>,
+        row_key: &[u8],
+        before: Option<&[Vec<u8>]>,
+        after: Option<&[Vec<u8>]>,
     ) -> Result<()> {
-        for index in &self.rows.indexes {
-            let entry = |value: &V| index.entry_key(key, value, row_key);
-            let (old, new) = (before.map(entry), after.map(entry));
+        for (at, index) in self.rows.indexes.iter().enumerate() {
+            let (old, new) = (before.map(|keys| &keys[at]), after.map(|keys| &keys[at]));
             if old == new {
                 continue;
             }
             if let Some(old) = old {
-                self.remove_entry(trx, index, &old, new.is_some())?;
+                self.remove_entry(trx, index, old, new.is_some())?;
             }
             if let Some(new) = new {
-                self.add_entry(trx, index, &new, row_key)?;
+                self.add_entry(trx, index, new, row_key)?;
             }
         }
         Ok(())

@@ -128,7 +128,7 @@ fn a_dropped_index_leaves_its_pages_and_its_undo_records_behind() {
     let before = bytes_of_leaves(&table);
     // Two go, one moves, one gets another name.
     let mut indexes = wanted(&db, "t", &["primary", "unique", "backward"]);
-    let mut renamed = db.change_indexes("t", &indexes).unwrap();
+    let mut renamed = db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap();
     renamed.build(&mut || true).unwrap();
     let table = renamed.commit(&[("t", b"other metadata")]).unwrap();
     assert_eq!(table.def().metadata, b"other metadata");
@@ -137,7 +137,8 @@ fn a_dropped_index_leaves_its_pages_and_its_undo_records_behind() {
     indexes = wanted(&db, "t", &["primary", "unique", "backward"]);
     indexes.remove(1);
     indexes[1].def.name = "other name".into();
-    let table = db.change_indexes("t", &indexes).unwrap().commit(&[]).unwrap();
+    let table =
+        db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap().commit(&[]).unwrap();
     let of: Vec<_> = table.def().indexes.iter().map(|index| &index.name[..]).collect();
     assert_eq!(of, ["primary", "other name"]);
     assert_eq!(scan(&mut begin(&db), &table, 1).unwrap().len(), rows.len());

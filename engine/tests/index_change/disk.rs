@@ -20,7 +20,8 @@ fn a_full_disk_ends_a_change_and_leaves_no_trace() {
     for sort_memory in [10_000, 1 << 30] {
         sim.set_capacity(Some(sim.used_bytes() + 20_000));
         let outcome = (|| {
-            let mut change = db.change_indexes("t", &wanted(&db, "t", &names))?;
+            let mut change =
+                db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names))?;
             change.set_sort_memory(sort_memory);
             feed(&mut change, &names)?;
             change.build(&mut || true)?;
@@ -43,7 +44,8 @@ fn a_sort_that_does_not_fit_in_memory_goes_by_the_disk() {
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
     fill(&db, &table, 0..10_000);
     let names = ["primary", "by value", "backward"];
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    let mut change =
+        db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
     change.set_sort_memory(20_000);
     feed(&mut change, &names).unwrap();
     assert_eq!(sim.list("sort").unwrap().len(), 2);
@@ -51,7 +53,9 @@ fn a_sort_that_does_not_fit_in_memory_goes_by_the_disk() {
     assert!(sim.list("sort").unwrap().is_empty());
     let table = change.commit(&[]).unwrap();
     assert_eq!(agree(&db, &table).len(), 10_000);
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &["primary", "unique"])).unwrap();
+    let mut change = db
+        .change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &["primary", "unique"]))
+        .unwrap();
     change.set_sort_memory(20_000);
     feed(&mut change, &["primary", "unique"]).unwrap();
     let sim = sim.kill();
@@ -71,7 +75,8 @@ fn a_bad_read_of_a_sort_leaves_the_old_indexes() {
     drop(table);
     let names = ["primary", "by value", "backward"];
     let begun = || {
-        let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+        let mut change =
+            db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
         change.set_sort_memory(100_000);
         feed(&mut change, &names).unwrap();
         let file = format!("sort/{}", sim.list("sort").unwrap()[0]);
@@ -153,7 +158,8 @@ fn a_change_cut_off_anywhere_leaves_the_old_or_the_new_indexes() {
             drop((trx, table));
             sim.crash_at(sim.operation_count() + cut);
             let done = (|| {
-                let mut change = db.change_indexes("t", &wanted(&db, "t", names))?;
+                let mut change =
+                    db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", names))?;
                 change.set_sort_memory(8_000);
                 feed(&mut change, names)?;
                 change.build(&mut || true)?;
@@ -253,7 +259,9 @@ fn trees_that_could_not_be_freed_are_freed_by_the_next_opening() {
     // Inner pages of the dropped tree can't be read.
     let db = open(&sim);
     let table = db.open_table("t").unwrap();
-    let change = db.change_indexes("t", &wanted(&db, "t", &["primary", "by value"])).unwrap();
+    let change = db
+        .change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &["primary", "by value"]))
+        .unwrap();
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
     let changed = change.commit(&[]).unwrap();
     sim.clear_faults();

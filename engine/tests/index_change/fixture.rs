@@ -190,7 +190,7 @@ pub fn next_changed(change: &mut IndexChange) -> Result<Option<Changed>> {
 
 /// A change that is ready to be committed.
 pub fn built(db: &Db, table: &str, names: &[&str]) -> Result<IndexChange> {
-    let mut change = db.change_indexes(table, &wanted(db, table, names))?;
+    let mut change = db.change_indexes(&db.open_table(table)?, &wanted(db, table, names))?;
     feed(&mut change, names)?;
     change.build(&mut || true)?;
     Ok(change)

@@ -23,18 +23,18 @@ fn while_an_index_is_built_others_read() {
 
     let mut reader = begin(&db);
     scan(&mut reader, &table, 0).unwrap();
-    assert_eq!(db.change_indexes("t", &indexes).err(), Some(busy.clone()));
+    assert_eq!(db.change_indexes(&db.open_table("t").unwrap(), &indexes).err(), Some(busy.clone()));
     reader.rollback().unwrap();
     fill(&db, &table, 100..101);
 
-    let mut change = db.change_indexes("t", &indexes).unwrap();
+    let mut change = db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap();
     assert_eq!(scan(&mut reader, &table, 1).unwrap().len(), 101);
     assert_eq!(db.open_table("t").unwrap().rows(), 101);
     assert_eq!(db.drop_table("t").unwrap_err(), busy);
     assert_eq!(db.truncate_table("t").unwrap_err(), busy);
     assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
     assert_eq!(db.set_table_metadata("t", b"").unwrap_err(), busy);
-    assert_eq!(db.change_indexes("t", &indexes).err(), Some(busy.clone()));
+    assert_eq!(db.change_indexes(&db.open_table("t").unwrap(), &indexes).err(), Some(busy.clone()));
     feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
     // Too early, for somebody is still reading: and so it is taken back.
@@ -120,7 +120,7 @@ fn other_tables_metadata_come_with_the_change() {
     let before = metadata(&db, "u");
 
     let change = built(&db, "t", &names).unwrap();
-    let other = db.change_indexes("u", &wanted(&db, "u", &names)).unwrap();
+    let other = db.change_indexes(&db.open_table("u").unwrap(), &wanted(&db, "u", &names)).unwrap();
     // The other's change would put its own in their place.
     assert_eq!(change.commit(&both).unwrap_err(), Error::TableBusy("u".into()));
     drop(other);
@@ -163,7 +163,8 @@ fn several_tables_change_together_or_not_at_all() {
     let metadata: [(&str, &[u8]); 2] = [("t", b"one"), ("v", b"three")];
     let before = found(&db);
     // A new index of one of them is not built.
-    let unbuilt = db.change_indexes("v", &wanted(&db, "v", &names)).unwrap();
+    let unbuilt =
+        db.change_indexes(&db.open_table("v").unwrap(), &wanted(&db, "v", &names)).unwrap();
     let changes = vec![built(&db, "t", &names).unwrap(), unbuilt];
     let refused = IndexChange::commit_all(changes, &metadata, &[]).unwrap_err();
     assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");

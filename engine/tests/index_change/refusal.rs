@@ -22,7 +22,8 @@ fn duplicates_are_told_and_leave_no_trace() {
     trx.commit().unwrap();
     let names = ["primary", "backward", "unique", "by value"];
     for sort_memory in [5_000, 1 << 20] {
-        let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+        let mut change =
+            db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
         change.set_sort_memory(sort_memory);
         feed(&mut change, &names).unwrap();
         let first = std::cmp::min(value(700), value(1500));
@@ -54,7 +55,8 @@ fn a_change_can_be_interrupted_and_must_make_sense() {
     let table = db.create_table("t", &def()).unwrap();
     fill(&db, &table, 0..3000);
     let names = ["primary", "unique", "by value"];
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    let mut change =
+        db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
     feed(&mut change, &names).unwrap();
     let mut turns = 2;
     let go_on = &mut || {
@@ -70,7 +72,10 @@ fn a_change_can_be_interrupted_and_must_make_sense() {
     assert_eq!(agree(&db, &table).len(), 3000);
 
     let refused = |indexes: &[ChangedIndex]| {
-        db.change_indexes("t", indexes).err().expect("it is refused").to_string()
+        db.change_indexes(&db.open_table("t").unwrap(), indexes)
+            .err()
+            .expect("it is refused")
+            .to_string()
     };
     let mut indexes = wanted(&db, "t", &["primary", "by value"]);
     assert!(refused(&indexes[1..]).ends_with("must stay what it is"));
@@ -94,10 +99,11 @@ fn a_change_can_be_interrupted_and_must_make_sense() {
 
     // As many as can be, and not built.
     let indexes = [&wanted(&db, "t", &["primary"])[..], &many[..31]].concat();
-    let change = db.change_indexes("t", &indexes).unwrap();
+    let change = db.change_indexes(&db.open_table("t").unwrap(), &indexes).unwrap();
     assert!(matches!(change.commit(&[]), Err(Error::InvalidOption(_))));
     nothing_is_lost(&db, &table);
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    let mut change =
+        db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
     let long = vec![0; table.value_len_inline_max() + 1];
     assert!(matches!(change.add(1, b"k", &long), Err(Error::ValueTooLong { .. })));
     let long = vec![0; table.key_len_max() + 1];
@@ -122,7 +128,8 @@ fn a_reading_that_finds_no_row_can_be_interrupted() {
     let interrupt = session.interrupt_handle();
     let names = ["primary", "by value", "backward"];
     for is_killed in [true, false] {
-        let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+        let mut change =
+            db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
         change.set_interrupt(interrupt.clone());
         if is_killed {
             interrupt.interrupt();

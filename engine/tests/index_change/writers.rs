@@ -24,7 +24,8 @@ fn a_change_has_what_is_written_while_it_goes_on() {
     let table = db.create_table("t", &def()).unwrap();
     fill(&db, &table, 0..100);
     let names = ["primary", "by value", "unique", "backward"];
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    let mut change =
+        db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
     change.set_interrupt(begin(&db).interrupt_handle());
     let mut early = begin(&db);
     update(&mut early, &table, &key(1), b"early").unwrap();
@@ -161,7 +162,8 @@ fn a_disk_that_fails_the_log_ends_the_change_and_not_the_writer() {
     let table = db.create_table("t", &def()).unwrap();
     fill(&db, &table, 0..10);
     let names = ["primary", "unique"];
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    let mut change =
+        db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
     change.set_sort_memory(300_000);
     feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
@@ -176,7 +178,8 @@ fn a_disk_that_fails_the_log_ends_the_change_and_not_the_writer() {
     nothing_is_lost(&db, &table);
 
     // A log that goes by the disk, and comes back.
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    let mut change =
+        db.change_indexes(&db.open_table("t").unwrap(), &wanted(&db, "t", &names)).unwrap();
     change.set_sort_memory(300_000);
     feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
@@ -357,7 +360,7 @@ fn build_beside(
     names: &[&str],
     writers: &mut Writers,
 ) -> Result<Arc<Table>> {
-    let mut change = db.change_indexes("t", &wanted(db, "t", names))?;
+    let mut change = db.change_indexes(&db.open_table("t").unwrap(), &wanted(db, "t", names))?;
     let feeding = Feeding {
         row: &|change, row| feed_row(change, names, row),
         edit: &|change, row| edit(change, names, row),

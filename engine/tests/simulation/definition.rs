@@ -335,7 +335,7 @@ impl World {
         let kept = ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) };
         let new = ChangedIndex { def: IndexDef::non_unique("second"), from: None };
         let indexes = if indexed { vec![kept, new] } else { vec![kept] };
-        let mut change = self.db.change_indexes(name, &indexes)?;
+        let mut change = self.db.change_indexes(&self.db.open_table(name)?, &indexes)?;
         trace!("second index of {name}: {indexed}");
         change.set_sort_memory(self.random.random_range(100..5000));
         while let Some((key, _)) = change.next_row()? {

@@ -66,6 +66,11 @@ impl BatchState {
         self.failed.get_or_insert(Error::ShutDown);
     }
 
+    /// An error if nothing is written any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
     /// Whether the last write of a page of the space failed.
     pub(crate) fn has_unwritten(&self, space: u32) -> bool {
         self.unwritten.iter().any(|page| page.space == space)
@@ -148,9 +153,7 @@ impl Flusher {
         frames: &[u32],
         cause: Cause,
     ) -> Result<usize> {
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
-        }
+        state.check()?;
         let errors = || self.core.counters.write_errors.load(Ordering::Relaxed);
         let errors_before = errors();
         let chosen: Vec<u32> = frames.iter().copied().take(state.batch_pages).collect();

@@ -73,6 +73,9 @@ impl Flusher {
         if space.file().access() == packed::Access::ReadOnly {
             return Ok(());
         }
+        // Until the page is written no shutdown comes in between.
+        let state = self.state.lock();
+        state.check()?;
         self.tier.forget(space, no);
         let image = self.core.image_in(space, no, bytes);
         space.file().write(Stream::Flushed, &[image]).map_err(Error::of_file)

@@ -1,6 +1,7 @@
 //! Absent pages that are loaded: put into a frame, read from the compressed tier, their file or its
 //! mirror, and verified.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::background_task::catch_panic;
@@ -31,6 +32,9 @@ impl Pool {
         no: u32,
         hint: Access,
     ) -> Result<Load> {
+        if self.core.is_shut_down.load(Ordering::Acquire) {
+            return Err(Error::ShutDown);
+        }
         if space.is_closed() {
             return Err(Error::Space { space: space.id(), state: "is closed" });
         }

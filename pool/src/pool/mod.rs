@@ -23,6 +23,7 @@ mod threads;
 mod writing;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::advisor::Advisor;
 use crate::cleaner::Cleaner;
@@ -96,10 +97,12 @@ impl Pool {
     /// Stops the background threads and waits for their end. Nothing is flushed, and no page is
     /// written from then on: a thread that still has a handle, and wants frames, must not write
     /// dirty pages that could not be written before, without the redo log, into a directory that
-    /// others may have opened since. Dropping the last handle stops the threads too, but may leave
-    /// a thread's end to come a moment later.
+    /// others may have opened since. No page is read either, for its place may have another page by
+    /// then; a read that is under way ends with the page as it was, or an error. Dropping the last
+    /// handle stops the threads too, but may leave a thread's end to come a moment later.
     pub fn shutdown(&self) {
         self.core.background.stop();
+        self.core.is_shut_down.store(true, Ordering::Release);
         self.flusher.shut_down();
     }
 

@@ -41,7 +41,7 @@ mod spaces;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
@@ -90,6 +90,8 @@ pub(crate) struct PoolCore {
     pub(crate) resize_wait: LongestWait,
     /// Frames that hold images of the compressed tier, which counts them here.
     pub(crate) image_frames: AtomicU32,
+    /// The files may be another process's by now: no page is read any more.
+    pub(crate) is_shut_down: AtomicBool,
     write_ahead: RwLock<Option<Arc<dyn WriteAhead>>>,
     ballast: Option<Arc<Ballast>>,
     check_page: CheckPage,
@@ -137,6 +139,7 @@ impl PoolCore {
             shrink_throttle: ShrinkThrottle::default(),
             resize_wait: LongestWait::default(),
             image_frames: AtomicU32::new(0),
+            is_shut_down: AtomicBool::new(false),
             write_ahead: RwLock::new(None),
             ballast: config.ballast.clone(),
             check_page: config.check_page,
