@@ -224,7 +224,7 @@ bool ha_tidepool::follow_entry() {
   size_t len;
   const uchar *pk = trees()[tree].clustered_key(entry.key, entry.key_len, entry.value,
                                                 entry.value_len, clustered.get(), &len);
-  if (!pk || len > trees()[0].key_max()) return false;
+  if (!pk) return false;
   if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
   clustered_len = len;
   return true;
