@@ -382,7 +382,7 @@ private:
   }
   /* A row was written since, and position() is asked for that one: the server checks it now. */
   bool looks_up_written = false;
-  bool row_read = false; /* the row itself, not only an entry that leads to it */
+  bool row_read = false;      /* the row itself, not only an entry that leads to it */
   bool row_is_recent = false; /* what was read last (tp_entry) */
 
   /* Foreign keys: those of the table and those that reference it, or null if there are none; as of

@@ -40,8 +40,8 @@ void ha_tidepool::plan_columns() {
      beginnings. Who means to change a row, or says FOR UPDATE, locks the row and not only the
      entry: others come by other indexes. Entries found in a window are not locked at all. */
   entry_needed = tree != 0 && trees()[tree].has_any_of(needed.get());
-  const bool locks_rows = row_lock == TP_LOCK_EXCLUSIVE ||
-                          (row_lock != TP_LOCK_NONE && trees()[tree].is_spatial());
+  const bool locks_rows =
+      row_lock == TP_LOCK_EXCLUSIVE || (row_lock != TP_LOCK_NONE && trees()[tree].is_spatial());
   entry_suffices = tree == 0 || (!locks_rows && !trees()[tree].has_beginning_of(needed.get()));
   compares_rows = may_meet_newer_rows();
   if (unlikely(compares_rows)) need_indexed_columns();

@@ -105,9 +105,8 @@ void warn_of_late_start() {
         "Tidepool: restart the server before you use XA transactions, or transactions over two "
         "engines: until then the server has no log for them, and XA PREPARE keeps nothing");
   size_t prepared = 0;
-  tp_recovered_xids(engine.db, &prepared, [](void *count, const uint8_t *, size_t) {
-    ++*static_cast<size_t *>(count);
-  });
+  tp_recovered_xids(engine.db, &prepared,
+                    [](void *count, const uint8_t *, size_t) { ++*static_cast<size_t *>(count); });
   if (prepared)
     sql_print_warning(
         "Tidepool: %zu transactions are prepared, and hold their locks: the server asks for such "
