@@ -509,17 +509,26 @@ fn a_floor_above_the_present_size_is_reached() {
 fn limits_that_cannot_be_seen_from_here_end_it() {
     let Some(group) = Cgroup::new("govern-sight") else { return };
     let server = innodb("govern-sight", &["--innodb-buffer-pool-size=64M"]);
-    // In a cgroup namespace that begins below the server's group.
-    let mut command = Command::new("unshare");
-    command
-        .args(["--cgroup", env!("CARGO_BIN_EXE_tidepool"), "--defaults-file=/dev/null"])
-        .arg("--user=root")
-        .arg(format!("--socket={}", server.socket().display()))
-        .args(["govern", "--apply", "--duration=5"]);
-    let Some(output) = group.start(|| command.output().unwrap()) else { return };
+    let govern = |script: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--cgroup", "--mount", "sh", "-ec", script])
+            .args([env!("CARGO_BIN_EXE_tidepool"), "--defaults-file=/dev/null", "--user=root"])
+            .arg(format!("--socket={}", server.socket().display()))
+            .args(["govern", "--apply", "--duration=5"]);
+        group.start(|| command.output().unwrap())
+    };
+    // In a cgroup namespace that begins below the server's group, with the groups of that.
+    let below = "umount -l /sys/fs/cgroup/memory
+        mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory
+        exec \"$0\" \"$@\"";
+    let Some(output) = govern(below) else { return };
     assert_eq!(output.status.code(), Some(6), "{}", stdout(&output));
     assert!(stderr(&output).contains("can't be seen from here"), "{}", stderr(&output));
     assert_eq!(pool_size(&server), 64 * MIB);
+    // With those of the machine, among which is the server's.
+    let output = govern("exec \"$0\" \"$@\"").expect("it could be started before");
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
