@@ -65,6 +65,18 @@ fn get_by(
     table.get_by(trx, index, &key).unwrap().map(|(n, _)| n)
 }
 
+/// The table with the index by `b` alone, which leads to its rows.
+fn open_by_b(db: &Db) -> TypedTable<u64, Row> {
+    let b = by_b();
+    let table = TypedTable::<u64, Row>::open(db, "t", &[&b]).unwrap();
+    db.read(|trx| {
+        assert_eq!(get_by(trx, &table, &b, 7), Some(7));
+        Ok(())
+    })
+    .unwrap();
+    table
+}
+
 #[test]
 fn two_indexes_that_are_dropped_at_the_same_time_are_gone_and_the_others_stay() {
     let db = open_db();
@@ -75,13 +87,7 @@ fn two_indexes_that_are_dropped_at_the_same_time_are_gone_and_the_others_stay() 
         db.drop_typed_index("t", "c")
     });
     dropped.unwrap();
-    let b = by_b();
-    let table = TypedTable::<u64, Row>::open(&db, "t", &[&b]).unwrap();
-    db.read(|trx| {
-        assert_eq!(get_by(trx, &table, &b, 7), Some(7));
-        Ok(())
-    })
-    .unwrap();
+    let table = open_by_b(&db);
     let check = db.read(|trx| table.check(trx, &mut || true)).unwrap();
     assert!(check.is_clean(), "{:?}", check.problems);
 }
@@ -97,13 +103,7 @@ fn an_index_that_is_added_while_another_is_dropped_stays() {
     with_hook(once_at(PausePoint::IndexChangePlanned, meanwhile), || db.drop_typed_index("t", "a"))
         .unwrap();
     assert_eq!(db.table_def("t").unwrap().indexes[1].name, "b");
-    let b = by_b();
-    let table = TypedTable::<u64, Row>::open(&db, "t", &[&b]).unwrap();
-    db.read(|trx| {
-        assert_eq!(get_by(trx, &table, &b, 7), Some(7));
-        Ok(())
-    })
-    .unwrap();
+    open_by_b(&db);
 }
 
 #[test]
