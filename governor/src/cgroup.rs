@@ -206,6 +206,14 @@ fn path_of(letters: &str) -> PathBuf {
     OsString::from_vec(letters.chars().map(|letter| letter as u8).collect()).into()
 }
 
+/// A process's group in one hierarchy, as the process's `cgroup` file has it.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    version: Version,
+    group: &'a str,
+    process: Process,
+}
+
 impl Finder {
     /// The same from the [`letters`] of this process's `mountinfo` and the other's `cgroup`.
     fn find_in(
@@ -234,7 +242,8 @@ impl Finder {
         );
         if !v1.is_empty() {
             let Some(group) = v1_group else { return Ok(None) };
-            return self.locate(root, &v1, Version::V1, group, process).map(Some);
+            let wanted = Wanted { version: Version::V1, group, process };
+            return self.locate(root, &v1, wanted).map(Some);
         }
         let v2 = mounted(&|mount| mount.kind == "cgroup2");
         let group = v1_group.or_else(|| group_of(&str::is_empty));
@@ -246,22 +255,22 @@ impl Finder {
             };
         }
         let Some(group) = group else { return Ok(None) };
-        let hierarchy = self.locate(root, &v2, Version::V2, group, process)?;
+        let wanted = Wanted { version: Version::V2, group, process };
+        let hierarchy = self.locate(root, &v2, wanted)?;
         // The root group has no memory.current, so its absence there proves nothing.
         let has_controller =
             hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
         Ok(has_controller.then_some(hierarchy))
     }
 
-    /// Where the process's `group` is below these mounts of one hierarchy. There is at least one.
+    /// Where the wanted group is below these mounts of one hierarchy. There is at least one.
     fn locate(
         &mut self,
         root: &Root,
         mounts: &[Mount<'_>],
-        version: Version,
-        group: &str,
-        process: Process,
+        wanted: Wanted<'_>,
     ) -> io::Result<Hierarchy> {
+        let Wanted { version, group, process } = wanted;
         // The same hierarchy may be mounted more than once, each time from another group down.
         let mut denied = None;
         for mount in mounts {
@@ -271,7 +280,7 @@ impl Finder {
             }
             denied.get_or_insert(found);
         }
-        if let Some(found) = self.search_once(root, mounts, version, group, process)? {
+        if let Some(found) = self.search_once(root, mounts, wanted)? {
             return Ok(found);
         }
         if !process.is_own {
@@ -297,10 +306,9 @@ impl Finder {
         &mut self,
         root: &Root,
         mounts: &[Mount<'_>],
-        version: Version,
-        group: &str,
-        process: Process,
+        wanted: Wanted<'_>,
     ) -> io::Result<Option<Hierarchy>> {
+        let Wanted { version, group, process } = wanted;
         let places = mounts.iter().map(|mount| (mount.root.to_string(), mount.point.to_string()));
         let by = (process.id, places.collect(), group.to_owned());
         let is_there = |found: &Hierarchy| root.path(&found.directories[0]).is_dir();

@@ -228,9 +228,9 @@ std::set<std::string> make_way(const Stored_tables &tables, bool was_clean) {
   std::set<std::string> failed;
   for (const auto &table : tables) {
     const std::string &name = table.first, path = "./" + name;
+    if (!was_clean && !is_there(path + ".ibd")) continue;
     std::string frm, aside;
     if (!read_file(path + reg_ext, &frm) || !is_of_another(frm)) continue;
-    if (!was_clean && !is_there(path + ".ibd")) continue;
     if (const int result = make_way_for(name, &aside); result != TP_OK) {
       server_error(result, nullptr);
       failed.insert(name);

@@ -12,7 +12,7 @@ use clap::Args;
 use tidepool::storage::{FileOptions, FileStorage, Storage, StorageLock};
 use tidepool::{CombineReport, Remedy, UNFINISHED_MARK, combine_backups, make_marked_dir};
 
-use super::directory::{ENGINE_DIR, open_to_read};
+use super::directory::{ENGINE_DIR, directory_above, open_to_read};
 use super::progress::Progress;
 use crate::bytes::human;
 use crate::exit::{Error, Result};
@@ -88,12 +88,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 /// The source in whose directory `to` would be.
 fn source_around<'s>(to: &Path, mut sources: impl Iterator<Item = &'s Path>) -> Option<&'s Path> {
-    let above = match to.parent() {
-        Some(above) if !above.as_os_str().is_empty() => above,
-        _ => Path::new("."),
-    };
     // If it isn't there, nothing can be made in it.
-    let above = above.canonicalize().ok()?;
+    let above = directory_above(to).canonicalize().ok()?;
     sources.find(|dir| dir.canonicalize().is_ok_and(|dir| above.starts_with(dir)))
 }
 

@@ -103,6 +103,14 @@ pub(super) fn open_to_read(dir: &Path) -> Result<(PathBuf, Arc<dyn Storage>, Opt
     Ok((root, Arc::new(base), lock))
 }
 
+/// The directory that `path` is in, or would be.
+pub(super) fn directory_above(path: &Path) -> &Path {
+    match path.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    }
+}
+
 /// The engine's directory: `dir`, or the one in it.
 pub(super) fn engine_dir(dir: &Path) -> Result<PathBuf> {
     if let Err(error) = std::fs::read_dir(dir) {

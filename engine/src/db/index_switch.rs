@@ -30,7 +30,7 @@ impl IndexChange {
     }
 
     /// The same. After [`Error::TableBusy`] it may be tried again: nothing that was built is lost.
-    /// The table takes no writes meanwhile, and there are no more rounds.
+    /// Between the tries the table takes no writes, and no round can begin.
     pub fn try_commit(&mut self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
         let mut tables = Self::try_commit_all(std::slice::from_mut(self), metadata, &[])?;
         Ok(tables.pop().expect("one table of one change"))

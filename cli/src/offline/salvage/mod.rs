@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use tidepool::inspect::Inspection;
 use tidepool::inspect::salvage::SalvageTable;
 
-use super::directory::{Directory, ENGINE_DIR, Place, engine_dir};
+use super::directory::{Directory, ENGINE_DIR, Place, directory_above, engine_dir};
 use super::progress::Progress;
 use super::rows::description::{self, Description};
 use crate::exit::{DAMAGED, Error, Result};
@@ -95,11 +95,7 @@ fn check_is_outside(to: &Path, dir: &Path) -> Result<()> {
     let real = |path: &Path| path.canonicalize().map_err(|error| Error::file(path, &error));
     let root = real(&root)?;
     // Of a directory that does not exist yet, the one above it.
-    let above = match to.parent() {
-        Some(above) if !above.as_os_str().is_empty() => above,
-        _ => Path::new("."),
-    };
-    let to_real = to.canonicalize().or_else(|_| real(above))?;
+    let to_real = to.canonicalize().or_else(|_| real(directory_above(to)))?;
     // The server's own directory, where the engine's in it was named.
     let server = root.parent().filter(|above| {
         root.file_name().is_some_and(|name| name == ENGINE_DIR) && above.join("mysql").is_dir()
