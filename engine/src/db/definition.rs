@@ -375,15 +375,17 @@ impl Inner {
         spaces.any(|space| pool.has_unwritten_pages(space)).then(LogReserve::take)
     }
 
-    /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo
-    /// records name spaces and catalog entries. Then no thread opens the tables of these names
-    /// until the result is dropped.
+    /// Waits for its turn. Then no thread opens the tables of these names until the result is
+    /// dropped.
+    ///
+    /// Rollbacks that an earlier life left go on at the same time: a table's new file or index is
+    /// made of what is committed, and a rollback passes over spaces and trees that are gone. Those
+    /// of changes of definitions ended with the open.
     ///
     /// [`Error::TableBusy`] if the indexes of one are being changed, or it is being filled.
     pub(super) fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
-        self.finish_recovered_rollback();
         self.tables.lock().begin_changing(names)?;
         Ok(Definition { inner: self, _turn: turn })
     }
@@ -397,7 +399,6 @@ impl Inner {
     ) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
-        self.finish_recovered_rollback();
         let others: Vec<_> = others.iter().map(|(name, _)| *name).collect();
         let mut tables = self.tables.lock();
         tables.begin_changing(&others)?;

@@ -133,6 +133,7 @@ impl Db {
         inner.tell_governor_of_rest();
         if !inner.env.is_read_only() {
             inner.note_recovered();
+            inner.roll_back_unfinished_definitions();
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
             inner.free_provisional_trees()?;
@@ -255,6 +256,17 @@ impl Inner {
         trx_system.set_lost_update_check(options.lost_update_check);
         trx_system.set_max_purge_lag(options.max_purge_lag);
         trx_system.set_max_purge_lag_delay(options.max_purge_lag_delay);
+    }
+
+    /// Rolls back the changes of definitions that a crash left unfinished: few entries of the
+    /// catalog, which the next change of the same table would wait for. If that fails, the
+    /// background tries again.
+    fn roll_back_unfinished_definitions(&self) {
+        if self.env.force_recovery() < ForceRecovery::NoRollback
+            && let Err(error) = self.trx_system.roll_back_recovered_of(CATALOG_TREE)
+        {
+            tracing::error!(%error, "an unfinished change of a definition can't be rolled back");
+        }
     }
 
     /// Step 5, first half.

@@ -3,7 +3,7 @@
 //! Transactions change rows of three tables, each with a secondary index and some long values. They
 //! take back statements, roll back to savepoints, are prepared, committed, or rolled back by
 //! sessions and by the background, while reads of a file fail for a moment or for good, a page of
-//! one is broken, tables are emptied or made anew, and purge goes on. Each life ends in an order of
+//! one is broken, tables are emptied, made anew or rebuilt, and purge goes on. Each life ends in an order of
 //! its own: closed, killed, or by a power cut, which may come in the middle of the rollbacks, or of
 //! the next recovery.
 //!
@@ -446,6 +446,38 @@ impl Sim<'_> {
         }
     }
 
+    /// Copies a table to a new file, with its indexes.
+    fn rebuild(&mut self) -> Flow {
+        let t = self.rng.random_range(0..TABLES.len());
+        let may_be_in_use = !self.running.is_empty() || !self.model.prepared.is_empty();
+        match self.rebuild_of(t) {
+            Ok(()) => {
+                note(self.seen, "table rebuilt");
+                if self.pending() {
+                    note(self.seen, "table rebuilt beside a rollback");
+                }
+                if self.broken.as_ref().is_some_and(|broken| broken.table == t) {
+                    *self.broken = None;
+                }
+                Ok(())
+            }
+            Err(Error::TableBusy(_)) if may_be_in_use => Ok(()),
+            Err(error) => self.excuse("rebuilding a table", &error, may_be_in_use),
+        }
+    }
+
+    fn rebuild_of(&self, t: usize) -> Result<()> {
+        let mut change = self.db.rebuild_table(TABLES[t], &definition())?;
+        while let Some((key, value)) = change.next_row()? {
+            let (key, value) = (key.to_vec(), value.to_vec());
+            let n = u32::from_be_bytes(key[..4].try_into().expect("a row's number"));
+            change.push_row(&key, &value)?;
+            change.add(1, &secondary(n, &value), b"")?;
+        }
+        change.build(&mut || true)?;
+        change.commit(&[]).map(drop)
+    }
+
     fn background(&mut self) -> Flow {
         let outcome = match self.rng.random_range(0..10) {
             0..4 => self.db.step_rollback_recovered(),
@@ -483,6 +515,7 @@ impl Sim<'_> {
                 Ok(())
             }
             850..856 => self.empty(),
+            856..860 => self.rebuild(),
             _ => self.background(),
         }
     }
@@ -667,6 +700,9 @@ fn run(seed: u64, seen: &mut Seen) {
         if flow.is_ok() && life.rng.random_bool(0.3) {
             flow = life.empty();
         }
+        if flow.is_ok() && life.rng.random_bool(0.3) {
+            flow = life.rebuild();
+        }
         let steps = life.rng.random_range(1..500);
         flow = flow.and_then(|()| (0..steps).try_for_each(|_| life.step()));
         let end = life.rng.random_range(0..8);
@@ -744,6 +780,8 @@ fn rollbacks_beside_files_that_fail_match_the_model() {
         "left by an earlier life",
         "table emptied",
         "table emptied beside a rollback",
+        "table rebuilt",
+        "table rebuilt beside a rollback",
         "crash in rollbacks",
         "crash in recovery",
     ] {

@@ -2,7 +2,7 @@
 //! is set, and the caller otherwise, in any order. The simulation drives the whole engine
 //! so, single-threaded, from a seed.
 
-use super::{Db, Inner};
+use super::Db;
 use crate::error::Result;
 use std::time::Duration;
 
@@ -46,23 +46,5 @@ impl Db {
     pub fn step_rollback_recovered(&self) -> Result<bool> {
         self.inner.check_writable()?;
         self.inner.trx_system.rollback_step()
-    }
-}
-
-impl Inner {
-    /// Rolls back what an earlier life left unfinished. What cannot be, because its table is
-    /// damaged, stays: dropping that table is what helps. What the background thread is at stays,
-    /// too: its locks are waited for like any other's.
-    pub(super) fn finish_recovered_rollback(&self) {
-        // Each once: those that fail go to the end of the line.
-        for _ in 0..self.trx_system.rollbacks_pending() {
-            match self.trx_system.rollback_step() {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "a transaction of an earlier life cannot be rolled back");
-                }
-            }
-        }
     }
 }
