@@ -341,11 +341,24 @@ impl Server {
     }
 
     /// Kills the server with SIGKILL: as much of a crash as a process can have.
+    ///
+    /// # Panics
+    /// If it has ended by itself: the kill would hide that.
     pub fn kill9(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("a child can be killed");
-            child.wait().expect("a child can be waited for");
-        }
+        let Some(status) = self.end() else { return };
+        assert_eq!(
+            status.signal(),
+            Some(rustix::process::Signal::KILL.as_raw()),
+            "the server ended with {status} before it was killed:\n{}",
+            tail(&self.error_log(), 40)
+        );
+    }
+
+    /// Ends the server, if it runs; gives what the process ended with.
+    fn end(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        child.kill().expect("a child can be killed");
+        Some(child.wait().expect("a child can be waited for"))
     }
 
     /// Stops the server in order, as `systemctl stop` would.
@@ -481,7 +494,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.kill9();
+        self.end();
         let _ = fs::remove_file(&self.socket);
         if self.is_kept() {
             eprintln!("kept for inspection: {}", self.dir.display());

@@ -24,6 +24,7 @@
 pub mod load;
 pub mod node;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::sql::{check_table, rows, run};
+use crate::sql::{check_table, run, sorted_rows};
 use load::{DATABASE, Load};
 use node::{Node, Recovery, lay_over, sequence};
 
@@ -406,9 +407,11 @@ impl Cluster {
             if sequence(&position) != sequence(&end) {
                 found.push(format!("node {} is at {position}, the primary at {end}", node.id()));
             }
-            for (table, there) in contents(node) {
-                let here = reference.iter().find(|(name, _)| *name == table).map(|(_, rows)| rows);
-                if here != Some(&there) {
+            let contents = contents(node);
+            found.extend(contents.violations.iter().map(|it| format!("node {}: {it}", node.id())));
+            let tables: BTreeSet<_> = contents.rows.keys().chain(reference.rows.keys()).collect();
+            for table in tables {
+                if contents.rows.get(table) != reference.rows.get(table) {
                     found.push(format!("node {}: {table} differs from the primary's", node.id()));
                 }
             }
@@ -417,17 +420,51 @@ impl Cluster {
     }
 }
 
-/// All tables of the database: their rows, as `CHECK TABLE` and each index has them.
-fn contents(node: &Node) -> Vec<(String, Vec<String>)> {
+/// What a node has in the database.
+#[derive(Default)]
+struct Contents {
+    /// By table, in order.
+    rows: BTreeMap<String, Vec<String>>,
+    /// What contradicts itself.
+    violations: Vec<String>,
+}
+
+/// The rows of all tables; each table must be whole, and each index must have all rows.
+fn contents(node: &Node) -> Contents {
     let mut conn = node.connect();
     run(&mut conn, &[&format!("USE {DATABASE}")]);
     let tables: Vec<String> = conn.query("SHOW TABLES").expect("tables");
-    let all = |table: String| {
+    let mut found = Contents::default();
+    for table in tables {
         let checked = check_table(&mut conn, &table);
-        let mut found = rows(&mut conn, &format!("SELECT * FROM {table}"));
-        found.sort();
-        found.push(format!("{table}: {checked}"));
-        (table, found)
-    };
-    tables.into_iter().map(all).collect()
+        if checked != "OK" {
+            found.violations.push(format!("{table}: CHECK TABLE says {checked}"));
+        }
+        let all = sorted_rows(&mut conn, &format!("SELECT * FROM {table} USE INDEX ()"));
+        let indexes: Vec<String> = conn
+            .query(format!(
+                "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS \
+                 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
+            ))
+            .expect("indexes");
+        for index in indexes {
+            // Only an order by its columns makes the server read all of an index.
+            let order: Vec<String> = conn
+                .query(format!(
+                    "SELECT COLUMN_NAME FROM information_schema.STATISTICS \
+                     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}' \
+                     AND INDEX_NAME = '{index}' ORDER BY SEQ_IN_INDEX"
+                ))
+                .expect("columns");
+            let by_index = format!(
+                "SELECT * FROM {table} FORCE INDEX ({index}) ORDER BY {}",
+                order.join(", ")
+            );
+            if sorted_rows(&mut conn, &by_index) != all {
+                found.violations.push(format!("{table}: index {index} has other rows"));
+            }
+        }
+        found.rows.insert(table, all);
+    }
+    found
 }
