@@ -679,8 +679,8 @@ impl WriteAhead for RedoLog {
         Some(self.flushed_lsn())
     }
 
-    fn end_lsn(&self) -> Option<Lsn> {
-        self.is_applied().then(|| self.next_lsn())
+    fn contradiction(&self, page_lsn: Lsn) -> Option<String> {
+        if self.is_applied() { self.contradiction(page_lsn) } else { None }
     }
 
     fn storage_failed(&self, error: &tidepool_pool::Error) {

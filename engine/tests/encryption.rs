@@ -488,8 +488,30 @@ fn a_check_looks_into_encrypted_pages_with_the_keys_and_says_what_it_lacks_witho
     assert!(of_table.encrypted_pages > 10, "{of_table:?}");
     let notes = without.notes.join("\n");
     assert!(notes.contains(&of_table.file) && notes.contains("pages are encrypted"), "{notes}");
-    let problems = without.problems.join("\n");
-    assert!(problems.contains("key 1"), "{problems}");
+    assert!(notes.contains("key 1"), "{notes}");
+    assert!(without.lacks_key && !without.is_clean());
+    assert!(!without.has_damage(), "{without:?}");
+}
+
+#[test]
+fn a_check_that_lacks_one_of_two_keys_calls_nothing_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = keyring();
+    let db = Db::open(dir.path(), options(&ring)).unwrap();
+    for (name, key) in [("a", 1), ("b", 5)] {
+        let table = db.create_table(name, &encrypted(EncryptionChoice::Yes, key)).unwrap();
+        fill(&db, &table);
+    }
+    while db.step_purge().unwrap() {}
+    db.close().unwrap();
+    ring.remove(5, 1);
+    let report = checked(dir.path(), options(&ring));
+    assert!(report.lacks_key && !report.has_damage(), "{report:?}");
+    let notes = report.notes.join("\n");
+    assert!(notes.contains("table b: not looked at: "), "{notes}");
+    assert!(!notes.contains("table a"), "{notes}");
+    let whole = report.tables.iter().find(|table| table.name == "a").unwrap();
+    assert_eq!(whole.indexes.len(), 2);
 }
 
 /// The scrub goes on behind a whole piece of pages whose key can't be had: damage is found without

@@ -128,6 +128,8 @@ void restore_partitioned_files();
 /* When the server has cleared up after a crash: files that are missing, or that a power cut left as
    they were before. */
 void restore_definitions();
+/* Writes the .par file of a table again, if there is none. */
+void restore_par_file(const std::string &table);
 
 } // namespace tidepool
 

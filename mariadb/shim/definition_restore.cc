@@ -443,4 +443,13 @@ void restore_definitions() {
   if (!was_clean) clear_strangers(tables);
 }
 
+void restore_par_file(const std::string &table) {
+  const std::string path = "./" + table + PAR_EXTENSION;
+  std::string image;
+  if (is_there(path) || attachment(table, PAR_IMAGE, &image) != TP_OK) return;
+  if (!write_file(path, image) || !sync_directory(directory_of(table)))
+    sql_print_error("Tidepool: %s can't be written (errno %d): the next start writes it",
+                    path.c_str(), errno);
+}
+
 } // namespace tidepool

@@ -182,11 +182,15 @@ int ha_tidepool::extra(enum ha_extra_function operation) {
 
 void ha_tidepool::column_bitmaps_signal() { plan_known = false; }
 
-THR_LOCK_DATA **ha_tidepool::store_lock(THD *, THR_LOCK_DATA **to, enum thr_lock_type type) {
+THR_LOCK_DATA **ha_tidepool::store_lock(THD *thd, THR_LOCK_DATA **to, enum thr_lock_type type) {
   /* lock_count() is 0: the server's table locks are not used, metadata locks and row locks are. */
   if (type == TL_IGNORE || type == TL_UNLOCK) return to;
   skip_locked = type == TL_WRITE_SKIP_LOCKED || type == TL_READ_SKIP_LOCKED;
   row_lock = row_lock_of(type);
+  /* The server asks so where it may log the statement, which writes to another engine: a replica
+     would read what it finds, and the statement here reads a snapshot. */
+  if (unlikely(type == TL_READ_NO_INSERT) && mysql_bin_log.is_open())
+    thd->lex->set_stmt_unsafe(LEX::BINLOG_STMT_UNSAFE_MULTIPLE_ENGINES_AND_SELF_LOGGING_ENGINE);
   return to;
 }
 

@@ -502,9 +502,10 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
   const std::vector<Table_change> changes = changes_of(info);
   const HA_CREATE_INFO &asked = *info->create_info;
   int error = 0;
-  if ((asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value &&
-      table->found_next_number_field)
-    error = set_auto_increment(asked.auto_increment_value);
+  /* The server also asks so, for 0, where the column is dropped. */
+  if ((asked.used_fields & HA_CREATE_USED_AUTO) && table->found_next_number_field &&
+      altered->found_next_number_field)
+    error = set_auto_increment(std::max<ulonglong>(asked.auto_increment_value, 1));
   if (!error && changes.empty() && (info->handler_flags & ALTER_RENAME_INDEX)) {
     const Layouts next(altered->s, altered->key_info,
                        keys_of_trees(table, shared->layouts, altered, info));

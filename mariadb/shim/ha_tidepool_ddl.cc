@@ -296,7 +296,12 @@ static int drop_partitions(const std::string &table, THD *thd) {
   int result = drop_stored(partitions, Attachments::of_drop_all(table));
   if (result == TP_TABLE_BUSY)
     result = set_aside(partitions, Attachments::of_drop_all(table), &aside);
-  if (result != TP_OK) return server_error(result, thd);
+  if (result != TP_OK) {
+    /* The server has removed it before it asked. Without it the table can't be read, and the next
+       DROP would leave its partitions. */
+    restore_par_file(table);
+    return server_error(result, thd);
+  }
   for (const std::string &partition : partitions) foreign_keys.forget(partition);
   note_together(session, thd, table, {});
   for (const std::string &name : aside) {

@@ -569,7 +569,13 @@ int ha_tidepool::rnd_end() {
 
 int ha_tidepool::rnd_next(uchar *buf) {
   const Counted_call counted(this);
-  return in_turn(read_next_row(buf));
+  const int error = in_turn(read_next_row(buf));
+  if (likely(!own_session) || (error && error != HA_ERR_END_OF_FILE)) return error;
+  /* Of a sequence, whose row is locked no longer than it is read: another handler of the same
+     statement may draw a number, and has a transaction to itself as well. Nor is its snapshot kept
+     until UNLOCK TABLES. */
+  const int ended = end_own_statement();
+  return error ? error : ended;
 }
 
 int ha_tidepool::read_next_row(uchar *buf) {

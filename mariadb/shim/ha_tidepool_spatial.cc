@@ -84,6 +84,9 @@ int ha_tidepool::find_in_window(uchar *buf, bool first) {
     if (result == TP_END) return HA_ERR_END_OF_FILE;
     if (unlikely(result != TP_OK)) return fail(result);
     const int error = read_entry(buf);
+    /* Each call finds an entry at once, so the engine has not looked whether it is killed. */
+    if (error == PASS_OVER && thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED)
+      return HA_ERR_ABORTED_BY_USER;
     if (error == PASS_OVER) continue;
     if (error) return error;
     const bool is_dirty = row_lock == TP_LOCK_NONE && session->isolation == TP_READ_UNCOMMITTED;

@@ -1,13 +1,14 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "replica.h"
 #include "rpl_rli.h"
+#include "slave.h"
 
 namespace tidepool {
 
 bool is_passing_over_early(const THD *thd) {
   const rpl_group_info *group = thd->rgi_slave;
   return unlikely(group != nullptr) && group->speculation == rpl_group_info::SPECULATE_OPTIMISTIC &&
-         slave_exec_mode_options == SLAVE_EXEC_MODE_IDEMPOTENT;
+         (slave_exec_mode_options == SLAVE_EXEC_MODE_IDEMPOTENT || use_slave_mask);
 }
 
 bool is_passing_over_early(const THD *thd, const handler *reads, const TABLE *table) {

@@ -4,7 +4,8 @@
 
   With slave_parallel_mode=optimistic a row may be looked for before the transaction that inserts it
   has begun. In STRICT mode that is an error, for which the server rolls back, waits until all that
-  comes before is committed, and tries again. In IDEMPOTENT mode it passes the row over, as one that
+  comes before is committed, and tries again. In IDEMPOTENT mode, and for the errors that
+  slave_skip_errors names, it passes the row over, as one that
   is missing for good, and also a row that a foreign key refuses. InnoDB's gap locks keep the place:
   who comes to insert there has the other rolled back. There are none here, so such an error becomes
   a deadlock, which is never passed over. The second attempt is in its turn, and its errors are what

@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "server_versions.h"
+#include "rpl_rli.h"
 #include "sql_parse.h"
 #include "synced_names.h"
 #include "sysvars.h"
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 /* In the server's sql_class.cc, for engines, without a declaration in a header. */
@@ -67,11 +69,24 @@ static bool is_single_read(int command) {
   return command == SQLCOM_SELECT || command == SQLCOM_CHECKSUM || command == SQLCOM_HA_READ;
 }
 
+/*
+  Whether a worker of a parallel replica finds rows by conditions: those of a statement in the log,
+  or of a trigger. It may be ahead of a transaction whose rows it would find. Ranges are locked
+  then, so that the other comes upon the lock, and the server has this one tried again in its turn.
+*/
+static bool may_find_too_little(const THD *thd) {
+  const rpl_group_info *group = thd->rgi_slave;
+  if (likely(!group) || !group->is_parallel_exec) return false;
+  const bool applies_row_event = thd_sql_command(thd) == SQLCOM_END && !thd->in_sub_stmt;
+  return !applies_row_event || slave_run_triggers_for_rbr != SLAVE_RUN_TRIGGERS_FOR_RBR_NO;
+}
+
 static int isolation_of(THD *thd) {
   const int command = thd_sql_command(thd);
   /* At SERIALIZABLE it would lock each row; at READ UNCOMMITTED copy what a rollback has not come
      to yet. */
   if (is_scan_alone(command)) return TP_REPEATABLE_READ;
+  if (unlikely(may_find_too_little(thd))) return TP_SERIALIZABLE;
   switch (thd_tx_isolation(thd)) {
     case ISO_READ_UNCOMMITTED: return TP_READ_UNCOMMITTED;
     case ISO_READ_COMMITTED: return TP_READ_COMMITTED;
@@ -294,9 +309,17 @@ static bool changes_other_engines(THD *thd, bool all) {
   const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
   uint others = 0;
   for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
-    if (info->is_trx_read_write() && info->ht() != engine.hton) others++;
-  const bool is_logged = opt_bin_log && (thd->variables.option_bits & OPTION_BIN_LOG);
-  return others > (is_logged ? 1 : 0);
+    if (info->is_trx_read_write() && info->ht() != engine.hton && info->ht() != binlog_hton)
+      others++;
+  return others > 0;
+}
+
+/* Whether the binary log has something of the transaction. */
+static bool is_logged(THD *thd, bool all) {
+  const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
+  for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
+    if (info->ht() == binlog_hton) return true;
+  return false;
 }
 
 int commit_durably(Session *session) {
@@ -337,6 +360,9 @@ static int commit(THD *thd, bool all) {
     }
   } else {
     result = is_relied_on(thd, session) ? commit_durably(session) : tp_commit(session->transaction);
+    /* The binary log has nothing of it: a crash must not find it prepared in one engine alone. */
+    if (result == TP_OK && session->prepared && session->with_other_engines)
+      unflushed = ha_flush_logs();
   }
   if (result != TP_OK) {
     server_error(result, thd); /* first: what follows has other errors */
@@ -402,6 +428,11 @@ static int prepare(THD *thd, bool all) {
     session->prepared = true;
     session->with_other_engines = changes_other_engines(thd, all);
   }
+  /* A worker of a parallel replica commits in its turn. The server sees to that where the binary
+     log takes the transaction, and where there is none; not where there is one, and the transaction
+     is left out of it (10.11.18, TC_LOG_BINLOG::log_and_order). */
+  if (unlikely(thd->rgi_slave != nullptr) && opt_bin_log && !is_logged(thd, all))
+    if (int error = thd->wait_for_prior_commit()) return error;
   if (thd->transaction->xid_state.is_explicit_XA() && !session->xa_prepared) {
     std::lock_guard<std::mutex> guard(prepared_mutex);
     session->xid.assign(reinterpret_cast<char *>(xid), len);
@@ -474,12 +505,34 @@ int roll_back_unlogged() {
   return tp_end_restore(engine.db);
 }
 
+/* The server takes two XIDs for the same if they differ in their format alone (xid_t::eq). */
+static bool is_same_xid(std::string_view a, std::string_view b) {
+  constexpr size_t FORMAT_BYTES = 4;
+  return a.size() == b.size() && a.substr(FORMAT_BYTES) == b.substr(FORMAT_BYTES);
+}
+
+/* The XID that a transaction without a session was prepared under, of those that are the same; if
+   there is none, `wanted`. */
+static std::string prepared_xid(const std::string &wanted) {
+  struct Search {
+    const std::string &wanted;
+    std::string found;
+  } search{wanted, wanted};
+  tp_recovered_xids(engine.db, &search, [](void *context, const uint8_t *bytes, size_t len) {
+    auto *search = static_cast<Search *>(context);
+    const std::string_view prepared(reinterpret_cast<const char *>(bytes), len);
+    if (is_same_xid(prepared, search->wanted)) search->found = prepared;
+  });
+  return search.found;
+}
+
 static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
   uchar bytes[XID_BYTES_MAX];
   const size_t len = put_xid(bytes, xid);
   const std::string wanted(reinterpret_cast<char *>(bytes), len);
-  give_away_each([&](const Session *session) { return session->xid == wanted; });
-  switch (end(engine.db, bytes, len)) {
+  give_away_each([&](const Session *session) { return is_same_xid(session->xid, wanted); });
+  const std::string found = prepared_xid(wanted);
+  switch (end(engine.db, reinterpret_cast<const uint8_t *>(found.data()), found.size())) {
     case TP_OK: drop_ownerless_tables(); return XA_OK;
     case TP_NOT_FOUND: return XAER_NOTA;
     default:

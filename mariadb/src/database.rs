@@ -266,7 +266,7 @@ setters! {
     tp_set_old_blocks_time(db, value: u64) db.set_old_blocks_time(Duration::from_millis(value));
     /// History length at which writes are slowed down; 0 = never.
     tp_set_max_purge_lag(db, value: u64) db.set_max_purge_lag(value);
-    /// The longest such delay, in microseconds; 0 = no limit.
+    /// The longest such delay, in microseconds; 0 = a second.
     tp_set_max_purge_lag_delay(db, value: u64) db.set_max_purge_lag_delay(Duration::from_micros(value));
     /// Whether deadlocks are looked for.
     tp_set_deadlock_detect(db, value: u8) db.set_deadlock_detect(value != 0);

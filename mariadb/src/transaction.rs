@@ -46,7 +46,7 @@ unsafe fn store_savepoint(place: *mut OpaqueSavepoint, savepoint: Savepoint) {
     unsafe { place.cast::<Savepoint>().write(savepoint) };
 }
 
-/// Makes a transaction's transaction.
+/// Makes the transaction object of a session, which begins none yet.
 ///
 /// # Safety
 /// Valid pointers.
@@ -214,7 +214,7 @@ transaction_functions! {
     tp_commit(transaction) transaction.inner.commit()?;
     /// Rolls back.
     tp_rollback(transaction) transaction.inner.rollback()?;
-    /// A prepared transaction leaves its transaction.
+    /// A prepared transaction leaves its session.
     tp_detach(transaction) transaction.inner.detach();
 }
 

@@ -14,9 +14,10 @@ pub trait WriteAhead: Send + Sync {
         None
     }
 
-    /// Where redo ends, if pages are compared with that: one with a later LSN was written in
-    /// another life of its file, and would pass for having seen changes that are still to come.
-    fn end_lsn(&self) -> Option<Lsn> {
+    /// Why a page that was read can't have this LSN, if it can't. One with a later LSN than the
+    /// redo was written at another time of its file, and would pass for having seen changes that
+    /// are still to come.
+    fn contradiction(&self, _page_lsn: Lsn) -> Option<String> {
         None
     }
 

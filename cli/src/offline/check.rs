@@ -110,9 +110,8 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
     let mut out = String::new();
     // Writing to a string never fails.
     let mut line = |text: String| _ = writeln!(out, "{text}");
-    let of_directory = if report.lacks_key { "not looked at" } else { "damage" };
     for problem in &report.problems {
-        line(format!("{of_directory}: {problem}"));
+        line(format!("damage: {problem}"));
     }
     for file in report.files.iter().filter(|file| !file.is_clean()) {
         let of = file.table.as_ref().map_or(String::new(), |table| format!(" (table {table})"));
@@ -164,13 +163,13 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
         took.as_secs_f64(),
         bytes::human((read as f64 / took.as_secs_f64().max(1e-3)) as u64),
     ));
-    line(match report.is_clean() {
-        true => "no damage found".into(),
-        false if report.lacks_key && report.damaged_pages() == 0 => {
+    line(match report.has_damage() {
+        true => "damage found: restore a backup, or save what can be read with 'tidepool salvage'"
+            .into(),
+        false if report.lacks_key => {
             "not all could be looked at: give the keys of what is encrypted with --key-file".into()
         }
-        false => "damage found: restore a backup, or save what can be read with 'tidepool salvage'"
-            .into(),
+        false => "no damage found".into(),
     });
     out
 }
@@ -211,7 +210,7 @@ fn as_json(root: &str, report: &Report, took: Duration) -> Value {
     });
     json!({
         "directory": root,
-        "damaged": !report.is_clean(),
+        "damaged": report.has_damage(),
         "damaged_pages": report.damaged_pages(),
         "force_recovery": report.force_recovery,
         "lacks_key": report.lacks_key,

@@ -31,7 +31,7 @@ use tidepool_pool::{Space, StepRunner, Wakeup};
 
 use super::worker::Worker;
 use super::{Db, Inner};
-use crate::encryption::{DEFAULT_KEY_ID, EncryptTables, TableEncryption};
+use crate::encryption::{DEFAULT_KEY_ID, EncryptTables, EncryptionChoice, TableEncryption};
 use crate::error::{Error, Result};
 use crate::files::{UNDO_FILE, UNDO_SPACE};
 use crate::page_files::file_error;
@@ -153,6 +153,7 @@ impl Db {
     /// Whether tables are encrypted that do not say.
     pub fn set_encrypt_tables(&self, tables: EncryptTables) -> Result<()> {
         self.inner.check_open()?;
+        let _one = self.inner.setting.lock();
         self.inner.options.write().encrypt_tables = tables;
         self.inner.env.encryption().set_tables(tables);
         self.inner.rotation.worker.wake();
@@ -203,7 +204,7 @@ impl Inner {
     /// default key, or with `other` if there is no such key.
     fn encrypt_undo(&self, other: &Arc<PageKey>) -> Result<()> {
         let space = self.env.space(UNDO_SPACE)?;
-        if matches!(space.file().file_key(), FileKey::Id(_)) {
+        if matches!(space.file().file_key(), FileKey::Id(_)) && !space.file().owes_checkpoint() {
             return Ok(());
         }
         let key = self.env.encryption().newest(DEFAULT_KEY_ID).unwrap_or(other.clone());
@@ -219,6 +220,8 @@ impl Inner {
             let Some(id) = encryption.key_id_of(&record.def.encryption) else { continue };
             match encryption.newest(id) {
                 Ok(key) => return self.encrypt_undo(&key),
+                // Its file may not be encrypted: only new ones are certain to be.
+                Err(_) if record.def.encryption.choice == EncryptionChoice::Default => {}
                 Err(error) => {
                     tracing::error!(table = name, %error, "an encrypted table can't be used");
                 }
@@ -453,7 +456,8 @@ impl Step {
 fn encrypt_file(file: &PackedFile, key: Option<Arc<PageKey>>) -> Result<()> {
     let before = file.file_key();
     file.encrypt_with(key);
-    match file.file_key() == before {
+    // An earlier attempt may have failed at the checkpoint, with the key in memory.
+    match file.file_key() == before && !file.owes_checkpoint() {
         true => Ok(()),
         false => file.checkpoint().map_err(file_error),
     }

@@ -523,9 +523,16 @@ impl Db {
         dir: impl AsRef<Path>,
     ) -> Result<Backup> {
         let options = FileOptions { direct_io: false, read_only: true, ..FileOptions::default() };
-        let base = Manifest::read(&FileStorage::new(base.as_ref(), options)?)?;
+        let base = base.as_ref();
+        let read = FileStorage::new(base, options).map_err(Error::from);
+        let read = read.and_then(|storage| Manifest::read(&storage));
+        // What is missing is the backup that was named, not a part of this directory.
+        let manifest = read.map_err(|error| {
+            let why = format!("the earlier backup '{}': {}", base.display(), error.what());
+            Error::InvalidOption(why)
+        })?;
         let target = self.backup_target(dir.as_ref())?;
-        self.inner.begin_backup(target, Some(base))
+        self.inner.begin_backup(target, Some(manifest))
     }
 
     fn backup_target(&self, dir: &Path) -> Result<Arc<dyn Storage>> {
@@ -707,6 +714,7 @@ impl Db {
 
     /// Changes whether a REPEATABLE READ transaction may overwrite what changed after its snapshot.
     pub fn set_lost_update_check(&self, value: bool) {
+        let _one = self.inner.setting.lock();
         self.inner.trx_system.set_lost_update_check(value);
         self.inner.options.write().lost_update_check = value;
     }

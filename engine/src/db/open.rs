@@ -96,6 +96,8 @@ impl Db {
         let env_options =
             EnvOptions { replacement: replacement(&options), ..EnvOptions::from(&options) };
         let env = Env::open(storage, &env_options).map_err(with_resort)?;
+        // What was asked for is that of a new directory only.
+        let options = Options { page_size: env.page_size(), ..options };
         let system = first_space(&env).map_err(with_resort)?;
         // The undo space is the older of the two: where there is a catalog, there was an undo log.
         let (trx_system, catalog) = match system {

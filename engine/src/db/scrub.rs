@@ -284,11 +284,7 @@ impl Inner {
 
     fn verify_on_disk(&self, id: PageId, bytes: &[u8]) -> Result<(), String> {
         page::verify(bytes, id).map_err(|why| why.to_string())?;
-        let (lsn, end) = (page::page_lsn(bytes), self.env.redo().next_lsn());
-        match lsn > end {
-            true => Err(format!("it was written at LSN {lsn}, but the redo log ends at LSN {end}")),
-            false => Ok(()),
-        }
+        self.env.redo().contradiction(page::page_lsn(bytes)).map_or(Ok(()), Err)
     }
 
     /// What is wrong with a page that was wrong at the first look, if that is no passing state.

@@ -447,8 +447,9 @@ fn a_flipped_bit_in_the_log_before_changes_that_are_on_disk() {
     assert_eq!(
         message(&storage, &options()),
         format!(
-            "undo.tpd: page 0 is corrupt: it was written at LSN {}, but the redo log ends at LSN {}: the log is \
-             damaged, or older than the page: restore the data directory from a backup",
+            "undo.tpd: page 0 is corrupt: it was written at LSN {}, but the redo log ends at LSN {}: \
+             the file is of a later time than the log, or the log was damaged: restore the data \
+             directory from a backup",
             ends[2].0, ends[0].0
         )
     );

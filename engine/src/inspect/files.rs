@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{Access, PageId, Space, page};
+use tidepool_pool::{Access, PageId, Space, packed, page};
 
 use super::{DamagedPage, FileReport, InspectProgress, Inspection, Opened, ProgressFn, Report};
 use crate::error::{Error, Remedy, Result};
@@ -12,6 +12,7 @@ use crate::files::{
 };
 use crate::format::space_header::SpaceHeader;
 use crate::page_files::{self, Found, PageFiles, Source};
+use crate::redo::contradiction;
 
 /// How many damaged pages of a file are listed; the others are counted.
 pub const DAMAGED_PAGES_MAX: usize = 10_000;
@@ -22,6 +23,14 @@ const PIECE: usize = 1 << 20;
 fn all_wrong(found: &Found) -> Vec<String> {
     let refusal = found.refusal.as_ref().map(Error::what);
     refusal.into_iter().chain(found.wrong.iter().cloned()).collect()
+}
+
+/// The error for a page that can't be read from its file.
+fn page_error(id: PageId, error: packed::Error) -> Error {
+    match error {
+        packed::Error::Key { file, why } => Error::Key { file: Some(file), what: why },
+        error => Error::corrupt(space_file_name(id.space), id.no, page_files::why(error)),
+    }
 }
 
 /// What a file's pages are held to.
@@ -91,6 +100,7 @@ impl Inspection {
                 ));
             }
             if file.encrypted_pages > 0 {
+                report.lacks_key = true;
                 report.notes.push(format!(
                     "{name}: {} pages are encrypted, and their key was not given: their checksums \
                      are right, and what is in them was not looked at",
@@ -120,6 +130,8 @@ impl Inspection {
         let page_size = self.page_size().bytes();
         let file = match self.files_on_disk().rescue_to_read(&*self.base, id) {
             Ok(Found { file, refusal, wrong }) => {
+                // Pages whose key can't be had are counted.
+                let refusal = refusal.filter(|error| !matches!(error, Error::Key { .. }));
                 report.problems.extend(refusal.map(|error| error.to_string()));
                 report.problems.extend(wrong);
                 file
@@ -175,14 +187,9 @@ impl Inspection {
     /// What is wrong with a page as it is.
     pub(super) fn verify(&self, bytes: &[u8], id: PageId) -> Result<(), String> {
         page::verify(bytes, id).map_err(|why| why.to_string())?;
-        let (lsn, end) = (page::page_lsn(bytes), self.log_end());
-        match end {
-            Some(end) if lsn > end => Err(format!(
-                "it was written at LSN {lsn}, but the redo log ends at LSN {end}: the file is of a later time than \
-                 the log, or the log was damaged"
-            )),
-            _ => Ok(()),
-        }
+        let lost = self.control.as_ref().map_or(&[][..], |control| &control.lost);
+        let why = self.log_end().and_then(|end| contradiction(page::page_lsn(bytes), end, lost));
+        why.map_or(Ok(()), Err)
     }
 
     fn note_damage(&self, report: &mut FileReport, expected: &Expected, no: u64, why: String) {
@@ -212,7 +219,7 @@ impl Inspection {
     /// One more than the highest page that a space's file has.
     pub(super) fn page_count(&self, space: u32) -> Result<u32> {
         let end = self.opened(space)?.source.file().end(space);
-        end.map_err(|error| Error::corrupt(space_file_name(space), 0, page_files::why(error)))
+        end.map_err(|error| page_error(PageId::new(space, 0), error))
     }
 
     /// The file of a space as recovery has left it, rescued if it can't be opened.
@@ -260,9 +267,7 @@ impl Inspection {
             return Ok(());
         }
         let read = self.opened(id.space)?.source.file().read(id.space, id.no, bytes);
-        let corrupt =
-            |error| Error::corrupt(space_file_name(id.space), id.no, page_files::why(error));
-        read.map(drop).map_err(corrupt)
+        read.map(drop).map_err(|error| page_error(id, error))
     }
 
     /// Whether the file is the one that its name says, and how many pages its space has.
@@ -279,7 +284,8 @@ impl Inspection {
         });
         let header = match header {
             Ok(Some(header)) => header,
-            Ok(None) => return Expected { size_pages: u64::MAX },
+            // Pages whose key can't be had are counted.
+            Ok(None) | Err(Error::Key { .. }) => return Expected { size_pages: u64::MAX },
             Err(error) => {
                 report.problems.push(error.to_string());
                 return Expected { size_pages: u64::MAX };

@@ -309,13 +309,14 @@ impl Inspection {
     /// # Errors
     /// Only what keeps it from looking on. What it finds wrong is in the report.
     pub fn check(&self, progress: ProgressFn<'_>) -> Result<Report> {
+        let lacks_key = matches!(self.refusal, Some(Error::Key { .. }));
         let mut report = Report {
             log: self.check_log(),
             force_recovery: self.level.level(),
-            lacks_key: matches!(self.refusal, Some(Error::Key { .. })),
+            lacks_key,
             ..Report::default()
         };
-        match self.is_increment {
+        match self.is_increment || lacks_key {
             true => report.notes.extend(self.refusal_text()),
             false => report.problems.extend(self.refusal_text()),
         }

@@ -15,8 +15,9 @@ pub struct Report {
     /// The lowest level of `force_recovery` that the engine opens with; 0 if a start is not
     /// refused, or at every level.
     pub force_recovery: u8,
-    /// A start is refused for want of a key: what is encrypted was not looked at, and the log was
-    /// not applied. By itself that is no damage.
+    /// Keys are missing: pages that are encrypted with them were not looked at, nor the tables that
+    /// have such pages; if a start is refused for that, the log was not applied. By itself that is
+    /// no damage. The notes name what was not looked at.
     pub lacks_key: bool,
     /// What is wrong with the directory as a whole: each names a file, and what to do.
     pub problems: Vec<String>,
@@ -109,11 +110,16 @@ pub struct IndexReport {
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether all was looked at, and nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        self.problems.is_empty()
-            && self.files.iter().all(FileReport::is_clean)
-            && self.tables.iter().all(|table| table.problems.is_empty())
+        !self.lacks_key && !self.has_damage()
+    }
+
+    /// Whether something is wrong with what was looked at.
+    pub fn has_damage(&self) -> bool {
+        !self.problems.is_empty()
+            || !self.files.iter().all(FileReport::is_clean)
+            || !self.tables.iter().all(|table| table.problems.is_empty())
     }
 
     /// Pages that are broken.

@@ -1,6 +1,8 @@
 //! The catalog, undo, and each table: trees, and whether allocation agrees with what trees lead to.
 
-use super::{IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport};
+use super::{
+    FileReport, IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport,
+};
 use crate::catalog::TableRecord;
 use crate::db::Db;
 use crate::error::{Error, Remedy, Result};
@@ -19,8 +21,14 @@ impl Inspection {
         let (mut done_bytes, total_bytes) = (file_bytes, 2 * file_bytes);
         let found = self.check_catalog(db);
         report.problems.extend(found.err().map(|error| error.to_string()));
-        let found = self.check_undo(db);
-        report.problems.extend(found.err().map(|error| error.to_string()));
+        match self.check_undo(db) {
+            Ok(()) => {}
+            Err(error @ Error::Key { .. }) => {
+                report.lacks_key = true;
+                report.notes.push(format!("undo records: not looked at: {}", error.what()));
+            }
+            Err(error) => report.problems.push(error.to_string()),
+        }
         let is_settled = self.is_settled(db);
         for (name, record) in db.catalog().tables() {
             let file = space_file_name(record.space);
@@ -42,11 +50,24 @@ impl Inspection {
                 let done_bytes = done_bytes + (leaves * page_size).min(len);
                 progress(InspectProgress { what: &name, done_bytes, total_bytes });
             };
-            let found = match lost_changes {
+            let is_of_table = |found: &&FileReport| found.file == file && found.encrypted_pages > 0;
+            let lacks_key = report.files.iter().any(|found| is_of_table(&found));
+            let found = match lost_changes || lacks_key {
                 true => Ok(()),
                 false => check_table(db, &name, is_settled, &mut table_report, &mut told),
             };
-            table_report.problems.extend(found.err().map(|error| error.to_string()));
+            match found {
+                Ok(()) if lacks_key => {
+                    let why = "pages of its file are encrypted, and their key was not given";
+                    report.notes.push(format!("table {name}: not looked at: {why}"));
+                }
+                Ok(()) => {}
+                Err(error @ Error::Key { .. }) => {
+                    report.lacks_key = true;
+                    report.notes.push(format!("table {name}: not looked at: {}", error.what()));
+                }
+                Err(error) => table_report.problems.push(error.to_string()),
+            }
             report.tables.push(table_report);
             done_bytes += len;
         }

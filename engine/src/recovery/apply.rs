@@ -37,8 +37,8 @@ use crate::mirror;
 use crate::options::AcceptLogLoss;
 use crate::page_files::{OpenError, PageFiles};
 use crate::page_op::{self, PageOp};
-use crate::redo::RedoLog;
 use crate::redo::record::Record;
+use crate::redo::{RedoLog, contradiction};
 
 /// Bytes of operations, and of what is noted of them, collected before they are applied: with a
 /// memory budget, at most this part of it, as the memory of a batch grows by doubling and is
@@ -100,6 +100,7 @@ pub(crate) fn apply(
         storage,
         page_files,
         pool,
+        redo,
         scan,
         expendable_from,
         spaces: HashMap::new(),
@@ -285,29 +286,17 @@ impl Batch {
             }
             return files.give_up(&space, id.no, changes[0].end, nothing);
         }
-        if seen > files.scan.end && files.expendable_from == 0 {
-            // It is newer than all that the log could add.
-            return Ok(0);
-        }
-        if seen > files.scan.end
-            && files.scan.accept == AcceptLogLoss::Yes
-            && id.space >= FIRST_TABLE_SPACE
-        {
+        if let Some(why) = contradiction(seen, files.scan.end, files.redo.lost()) {
             drop(page);
-            let why = format!("it was written at LSN {}, in log that is lost", seen.0);
-            return files.give_up(&space, id.no, newest, why);
-        }
-        if seen > files.scan.end {
-            return Err(Error::corrupt(
-                space.name(),
-                id.no,
-                format!(
-                    "it was written at LSN {}, but the redo log ends at LSN {}: the log is damaged, or older than the \
-                     page",
-                    seen.0, files.scan.end.0
-                ),
-            )
-            .with_remedies(Remedy::RestoreDirectory));
+            return match id.space {
+                // It is newer than all that the log could add.
+                _ if files.expendable_from == 0 => Ok(0),
+                FIRST_TABLE_SPACE.. if files.may_lose(seen) => {
+                    files.give_up(&space, id.no, newest, why)
+                }
+                _ => Err(Error::corrupt(space.name(), id.no, why)
+                    .with_remedies(Remedy::RestoreDirectory)),
+            };
         }
         let mut applied = 0;
         for change in changes.iter().filter(|change| change.end > seen) {
@@ -350,6 +339,7 @@ struct Files<'a> {
     storage: &'a Arc<dyn Storage>,
     page_files: &'a PageFiles,
     pool: &'a Pool,
+    redo: &'a RedoLog,
     scan: &'a Scan,
     spaces: HashMap<u32, Arc<Space>>,
     /// See [`Limits`].
@@ -364,6 +354,12 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
+    /// Whether a table whose page has this LSN, one that contradicts the log, is given up: what the
+    /// log lacks is known to be lost, or the user accepts that it is.
+    fn may_lose(&self, page_lsn: Lsn) -> bool {
+        self.redo.has_lost(page_lsn) || self.scan.accept == AcceptLogLoss::Yes
+    }
+
     fn finish_creations_and_deletions(&mut self) -> Result<()> {
         let mut dirs = Vec::new();
         for &id in &self.scan.created {

@@ -106,11 +106,11 @@ pub fn recover(
     options: &Options<'_>,
     open_pool: impl FnOnce(u64) -> Result<Arc<Pool>>,
 ) -> Result<Recovered> {
-    let (found, clean) = find_end_of_log(&mut log, options)?;
+    let (mut found, clean) = find_end_of_log(&mut log, options)?;
     heal_files(options)?;
     let pool = open_pool(memory_bytes(clean, options))?;
     let failure = Arc::new(Failure::default());
-    let redo = begin_epoch(log, &found, failure.clone(), options)?;
+    let redo = begin_epoch(log, &mut found, failure.clone(), options)?;
     pool.set_write_ahead(redo.clone());
     let Applied { missing: missing_spaces, made: made_spaces } =
         apply_log(&pool, &redo, &found, options)?;
@@ -159,18 +159,24 @@ fn memory_bytes(clean: bool, options: &Options<'_>) -> u64 {
 
 /// Opens the log for appending behind its end, in a new epoch.
 fn begin_epoch(
-    log: Ring,
-    found: &Scan,
+    mut log: Ring,
+    found: &mut Scan,
     failure: Arc<Failure>,
     options: &Options<'_>,
 ) -> Result<Arc<RedoLog>> {
+    let access = if options.may_heal() { LogAccess::Append } else { LogAccess::ReadOnly };
+    let lost = match access {
+        LogAccess::Append => found.go_on_behind_lost(&mut log)?,
+        LogAccess::ReadOnly => None,
+    };
     let start = LogStart {
         end: found.end,
+        lost,
         epochs: found.epochs.clone(),
         capacity_bytes: options.redo_capacity_bytes,
         buffer_bytes: options.redo_buffer_bytes,
         is_encrypted: options.encrypt_log,
-        access: if options.may_heal() { LogAccess::Append } else { LogAccess::ReadOnly },
+        access,
     };
     let redo = Arc::new(RedoLog::start(log, start, failure)?);
     if found.accept == AcceptLogLoss::Yes {

@@ -12,10 +12,10 @@ use tidepool_pool::Lsn;
 
 use crate::error::{Error, Remedy, Result};
 use crate::options::AcceptLogLoss;
-use crate::redo::Ring;
 use crate::redo::beyond::{self, Loss};
 use crate::redo::reader::{Frame, Reader};
 use crate::redo::record::{LogRecord, Record, RecordError};
+use crate::redo::{LostLog, Ring};
 
 /// What the first pass found.
 #[derive(Debug, Default)]
@@ -24,8 +24,10 @@ pub struct Scan {
     pub end: Lsn,
     /// Frames between the checkpoint and the end that say anything; durable marks don't.
     pub frames: u64,
-    /// What is lost, if the user accepts it.
+    /// What is known to be lost, if the user accepts it.
     pub loss: Option<Loss>,
+    /// The log ends where it is damaged, as the user accepts.
+    pub is_cut: bool,
     /// Whether the user accepts a loss.
     pub accept: AcceptLogLoss,
     /// Where each epoch begins, the one at the checkpoint first.
@@ -36,6 +38,20 @@ pub struct Scan {
     pub deleted: HashSet<u32>,
     /// Spaces whose table the catalog was about to lose.
     pub unlisted: HashSet<u32>,
+}
+
+impl Scan {
+    /// If the log is cut, has it go on behind all that is lost, which it gives: what pages hold of
+    /// that can then be distinguished from what comes.
+    pub fn go_on_behind_lost(&mut self, ring: &mut Ring) -> Result<Option<LostLog>> {
+        if !self.is_cut {
+            return Ok(None);
+        }
+        let start = self.end;
+        let seen = self.loss.as_ref().map_or(start, |loss| loss.durable.max(loss.readable));
+        self.end = ring.end_of_lost(seen)?;
+        Ok(Some(LostLog { start, end: self.end }))
+    }
 }
 
 /// Reads the log from the checkpoint to its end. Log that was durable and cannot be read is an
@@ -79,7 +95,9 @@ pub fn scan(ring: &mut Ring, accept: AcceptLogLoss) -> Result<Scan> {
         scan.frames += u64::from(!is_mark);
     }
     scan.end = reader.lsn();
+    let is_unreadable = unreadable.is_some();
     scan.loss = find_loss(ring, &reader, accept, unreadable)?;
+    scan.is_cut = is_unreadable || scan.loss.is_some();
     if ring.control().clean && scan.end > ring.control().checkpoint {
         ring.sync_all()?;
     }

@@ -1,14 +1,15 @@
-//! Pages that come from the disk with wrong bytes now and then.
+//! Pages that come from the disk with wrong bytes now and then, and pages whose log is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
-use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageId, PageType};
+use tidepool_pool::{Access, Lsn, PAGE_HEADER_SIZE, PageId, PageType};
 
 use crate::env::{Env, EnvOptions};
 use crate::files::{FIRST_TABLE_SPACE, space_file_name};
 use crate::mtr::Mtr;
+use crate::options::AcceptLogLoss;
 use crate::page_op::PageOp;
 use crate::test_storage::{Hooked, Hooks, place_of};
 
@@ -127,5 +128,66 @@ fn a_page_that_is_read_wrongly_for_a_time_loses_no_change_without_a_word() {
         for wrong_reads in [5, 6, u32::MAX] {
             assert_eq!(recover(&disk, wrong_reads), Outcome::Whole);
         }
+    }
+}
+
+/// A change that only the lost part of the log describes is in the page's file. Recovery does not
+/// meet the page; once the log is longer than it ever was, the page's LSN could be one of it.
+#[test]
+fn a_page_whose_changes_are_lost_is_refused_however_long_the_log_becomes() {
+    const OTHER: u32 = UNSTEADY + 1;
+    let storage = SimStorage::new(1);
+    let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.grow_to(4).unwrap();
+    for no in [UNSTEADY, OTHER] {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let page = mtr.new_page(&space, no).unwrap();
+        mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+        mtr.commit();
+    }
+    env.checkpoint_all().unwrap();
+    let change = |env: &Env, no| {
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        let mut mtr = Mtr::begin(env).unwrap();
+        let page = mtr.exclusive(&space, no).unwrap();
+        mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"new" });
+        mtr.commit()
+    };
+    let kept = change(&env, OTHER);
+    let lost = change(&env, UNSTEADY);
+    let other = env.pool().exclusive(&space, OTHER, Access::Normal).unwrap();
+    assert_eq!(env.pool().flush_up_to(Lsn::MAX, 9).unwrap(), 1);
+    drop(other);
+    // They say that what was lost had been durable.
+    env.redo().flush_regularly().unwrap();
+    env.redo().flush_regularly().unwrap();
+    drop((space, env));
+    let mut disk = storage.kill();
+    disk.corrupt("redo/redo.00000001", kept.0 + 10, 1);
+    assert!(Env::open(Arc::new(disk.clone()), &options()).is_err());
+    disk = disk.kill();
+
+    let accepts = EnvOptions { accept_log_loss: AcceptLogLoss::Yes, ..options() };
+    for life in 0..4 {
+        let options = if life == 0 { &accepts } else { &options() };
+        let env = Env::open(Arc::new(disk.clone()), options).unwrap();
+        assert_eq!(env.missing_spaces().len(), 0, "recovery does not meet the page");
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        let read = |no| env.pool().shared(&space, no, Access::Normal).map(drop);
+        for _ in 0..2 {
+            let why = read(UNSTEADY).unwrap_err().to_string();
+            assert!(why.contains(&format!("at LSN {lost}, in redo log that is lost")), "{why}");
+            read(OTHER).unwrap();
+            while env.redo().next_lsn().0 < lost.0 + (life + 1) * 50_000 {
+                change(&env, OTHER);
+            }
+        }
+        if life == 1 {
+            env.checkpoint_all().unwrap();
+        }
+        env.redo().flush().unwrap();
+        drop((space, env));
+        disk = disk.crash();
     }
 }

@@ -368,7 +368,12 @@ impl RedoLog {
             }
             Ok(file) => {
                 ring.set_growth_error(None);
-                self.or_fail_unless_full(|| ring.add_spare(file_no, file, size))?;
+                self.or_fail_unless_full(|| ring.add_spare(file_no, file, size)).inspect_err(
+                    |_| {
+                        // As above: the next try makes one of another number.
+                        let _ = self.storage.remove(&file_name(file_no));
+                    },
+                )?;
                 self.update_begin_limit(&ring);
                 Ok(true)
             }

@@ -21,6 +21,8 @@
 //!   72  durable LSN u64: the log was durable up to here, at least
 //!   80  file entries, 24 bytes each:
 //!         file number u32 | state u32 (0 spare, 1 in use) | start LSN u64 | bytes of log u64
+//! 3964  8 ranges of LSNs whose log is lost, 16 bytes each, the oldest first; the rest is zero:
+//!         start LSN u64 | end LSN u64
 //! 4092  crc32c u32 of bytes 0..4092
 //! ```
 
@@ -40,9 +42,14 @@ const DURABLE_AT: usize = 72;
 const ENTRIES_AT: usize = 80;
 const ENTRY_SIZE: usize = 24;
 const FLAG_CLEAN: u32 = 1;
+const LOST_SIZE: usize = 16;
+const LOST_AT: usize = CRC_AT - MAX_LOST * LOST_SIZE;
+
+/// Most losses of log that a directory can have accepted.
+pub const MAX_LOST: usize = 8;
 
 /// Most redo files a control slot can list.
-pub const MAX_FILES: usize = (CRC_AT - ENTRIES_AT) / ENTRY_SIZE;
+pub const MAX_FILES: usize = (LOST_AT - ENTRIES_AT) / ENTRY_SIZE;
 
 /// One file of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +60,23 @@ pub struct FileEntry {
     pub start: Option<Lsn>,
     /// Bytes of log the file holds.
     pub size: u64,
+}
+
+/// Log that was durable and could not be read any more, a loss that the user accepted. The log goes
+/// on behind it: no frame lies in it, and a page with an LSN in it holds changes that are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostLog {
+    /// Where the log before it ends.
+    pub start: Lsn,
+    /// Where the log goes on.
+    pub end: Lsn,
+}
+
+impl LostLog {
+    /// Whether a page with this LSN, which is the end of a frame, was changed by what is lost.
+    pub fn has_changed(&self, page_lsn: Lsn) -> bool {
+        self.start < page_lsn && page_lsn <= self.end
+    }
 }
 
 /// What a slot says.
@@ -78,12 +102,15 @@ pub struct Control {
     pub durable: Lsn,
     /// The ring, files in use in LSN order.
     pub files: Vec<FileEntry>,
+    /// Log that is lost, in LSN order.
+    pub lost: Vec<LostLog>,
 }
 
 impl Control {
     /// Writes a slot over the first block of `block`.
     pub fn encode(&self, block: &mut [u8]) {
         assert!(self.files.len() <= MAX_FILES, "a control slot lists at most {MAX_FILES} files");
+        assert!(self.lost.len() <= MAX_LOST, "a control slot lists at most {MAX_LOST} losses");
         let block = &mut block[..BLOCK_SIZE];
         block.fill(0);
         let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -105,6 +132,11 @@ impl Control {
             put(at + 4, &u32::from(file.start.is_some()).to_le_bytes());
             put(at + 8, &file.start.unwrap_or(Lsn(0)).0.to_le_bytes());
             put(at + 16, &file.size.to_le_bytes());
+        }
+        for (i, lost) in self.lost.iter().enumerate() {
+            let at = LOST_AT + i * LOST_SIZE;
+            put(at, &lost.start.0.to_le_bytes());
+            put(at + 8, &lost.end.0.to_le_bytes());
         }
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
@@ -147,6 +179,11 @@ impl Control {
                 }
             })
             .collect();
+        let lost = (0..MAX_LOST)
+            .map(|i| LOST_AT + i * LOST_SIZE)
+            .map(|at| LostLog { start: Lsn(u64_at(at)), end: Lsn(u64_at(at + 8)) })
+            .take_while(|lost| lost.end > Lsn::ZERO)
+            .collect();
         Ok(Some(Self {
             page_size,
             uuid: field(block, 16),
@@ -158,6 +195,7 @@ impl Control {
             next_file_no: u32_at(60),
             durable: Lsn(u64_at(DURABLE_AT)),
             files,
+            lost,
         }))
     }
 
@@ -232,6 +270,10 @@ mod tests {
             files: vec![
                 FileEntry { file_no: 2, start: Some(Lsn(4096)), size: 65536 },
                 FileEntry { file_no: 1, start: None, size: 65536 },
+            ],
+            lost: vec![
+                LostLog { start: Lsn(5000), end: Lsn(8192) },
+                LostLog { start: Lsn(8200), end: Lsn(12288) },
             ],
         }
     }

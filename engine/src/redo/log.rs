@@ -25,6 +25,7 @@ use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 use tidepool_pool::{Lsn, catch_panic};
 
 use super::buffer::LogBuffer;
+use super::control::LostLog;
 use super::full_disk::FullDisk;
 use super::group::{Group, Role};
 use super::mark::{self, MARK_LEN};
@@ -149,6 +150,8 @@ pub struct RedoLog {
     pub(super) full_disk: FullDisk,
     /// Where each epoch that may still be in front of a checkpoint begins.
     pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
+    /// Log that is lost, whose pages are refused.
+    lost: Box<[LostLog]>,
     /// What the log must go on to say.
     pub(super) pending_spaces: Mutex<PendingSpaces>,
     /// The epoch of all that is appended.
@@ -158,10 +161,26 @@ pub struct RedoLog {
     pub(super) counters: Counters,
 }
 
+/// Why a page with this LSN is not of the log that ends at `end` and has lost what `lost` says, if
+/// it is not.
+pub(crate) fn contradiction(page_lsn: Lsn, end: Lsn, lost: &[LostLog]) -> Option<String> {
+    if lost.iter().any(|lost| lost.has_changed(page_lsn)) {
+        return Some(format!("it was written at LSN {page_lsn}, in redo log that is lost"));
+    }
+    (page_lsn > end).then(|| {
+        format!(
+            "it was written at LSN {page_lsn}, but the redo log ends at LSN {end}: the file is of \
+             a later time than the log, or the log was damaged"
+        )
+    })
+}
+
 /// Where the log goes on, and how.
 pub(crate) struct LogStart {
-    /// End of the log that was found.
+    /// End of the log that was found, or of what is lost behind it.
     pub end: Lsn,
+    /// What is lost of the log that was found.
+    pub lost: Option<LostLog>,
     /// Where each epoch before it begins, as far as the log is still needed.
     pub epochs: Vec<(Lsn, u32)>,
     /// Bytes of log that may be in front of the checkpoint.
@@ -186,11 +205,11 @@ pub(crate) enum LogAccess {
 impl RedoLog {
     /// Opens the log in a new epoch, unless it is only read.
     pub(crate) fn start(mut ring: Ring, start: LogStart, failure: Arc<Failure>) -> Result<Self> {
-        let LogStart { end, mut epochs, capacity_bytes, buffer_bytes, is_encrypted, access } =
+        let LogStart { end, lost, mut epochs, capacity_bytes, buffer_bytes, is_encrypted, access } =
             start;
         let read_only = access == LogAccess::ReadOnly;
         let seen = epochs.last().map_or(0, |(_, epoch)| *epoch);
-        let epoch = if read_only { seen } else { ring.begin_epoch(seen, end)? };
+        let epoch = if read_only { seen } else { ring.begin_epoch(seen, end, lost)? };
         epochs.push((end, epoch));
         let key = (is_encrypted && !read_only).then(|| ring.encrypt_epoch()).transpose()?;
         let current = if read_only {
@@ -210,6 +229,7 @@ impl RedoLog {
         }
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let checkpoint = ring.control().checkpoint;
+        let lost = ring.control().lost.as_slice().into();
         let mut log = Self {
             storage: ring.storage().clone(),
             failure,
@@ -232,6 +252,7 @@ impl RedoLog {
             room: Room::default(),
             full_disk: FullDisk::default(),
             epochs: Mutex::new(epochs),
+            lost,
             pending_spaces: Mutex::default(),
             epoch,
             key: None,
@@ -273,6 +294,21 @@ impl RedoLog {
 
     pub(super) fn marks_bytes(&self) -> u64 {
         self.marks_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether a page with this LSN holds changes whose log is lost.
+    pub(crate) fn has_lost(&self, page_lsn: Lsn) -> bool {
+        self.lost.iter().any(|lost| lost.has_changed(page_lsn))
+    }
+
+    /// What is lost of it.
+    pub(crate) fn lost(&self) -> &[LostLog] {
+        &self.lost
+    }
+
+    /// Why a page with this LSN is not of this log, if it is not.
+    pub(crate) fn contradiction(&self, page_lsn: Lsn) -> Option<String> {
+        contradiction(page_lsn, self.next_lsn(), &self.lost)
     }
 
     /// Recovery, which looks at the pages itself, is over.

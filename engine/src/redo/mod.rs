@@ -66,7 +66,8 @@ use parking_lot::Mutex;
 
 use control::CONTROL_FILE;
 
-pub(crate) use log::{LogAccess, LogStart};
+pub(crate) use control::LostLog;
+pub(crate) use log::{LogAccess, LogStart, contradiction};
 pub use log::{RedoLog, RedoStats};
 pub(crate) use ring::Ring;
 pub use ring::{REDO_DIR, default_file_size};

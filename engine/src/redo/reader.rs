@@ -1,7 +1,8 @@
 //! Reads the log back, frame by frame, from the ring's files.
 //!
 //! The reader stops at the first position that holds no whole frame of the right LSN and epoch.
-//! Whether the log ends there, or is damaged, [`beyond`](super::beyond) finds out.
+//! Whether the log ends there, or is damaged, [`beyond`](super::beyond) finds out. Log whose loss
+//! was accepted is passed over.
 //!
 //! # Files that the control file does not list as in use
 //! If the newest control slot was lost, the log may go on in a file that the older slot calls
@@ -67,7 +68,7 @@ impl Reader {
     /// A reader that starts at the ring's checkpoint.
     pub fn new(ring: &Ring) -> Self {
         let control = ring.control();
-        Self::at(control.checkpoint, control.checkpoint_epoch)
+        Self::at(ring.skip_lost(control.checkpoint), control.checkpoint_epoch)
     }
 
     /// A reader of whatever lies at `at`, where a frame of `epoch` begins.
@@ -88,7 +89,8 @@ impl Reader {
         self.epoch
     }
 
-    /// End of what was read so far.
+    /// Where the next frame begins, if there is one: at the end of what was read so far, or behind
+    /// log that is lost.
     pub fn lsn(&self) -> Lsn {
         self.at
     }
@@ -118,7 +120,12 @@ impl Reader {
                         }
                         _ => payload,
                     };
-                    (self.at, self.epoch) = (end, epoch);
+                    (self.at, self.epoch) = (ring.skip_lost(end), epoch);
+                    if self.at > end {
+                        self.base = block_floor(self.at.0);
+                        self.filled = 0;
+                        self.unreadable = None;
+                    }
                     return Ok(Some(Frame { start, end, payload }));
                 }
             }

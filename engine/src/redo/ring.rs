@@ -28,7 +28,7 @@ use tidepool_pool::Lsn;
 use tidepool_pool::encryption::{Keys, NumberedKey};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 
-use super::control::{CONTROL_FILE, Control, FileEntry, MAX_FILES};
+use super::control::{CONTROL_FILE, Control, FileEntry, LostLog, MAX_FILES, MAX_LOST};
 use super::file_header::{FileHeader, HEADER_SIZE};
 use super::keys::LogKeys;
 use super::{BLOCK_SIZE, FIRST_LSN, block_ceil};
@@ -407,10 +407,40 @@ impl Ring {
             && first.is_some_and(|(file, start)| start.0 + file.size <= self.control.checkpoint.0)
     }
 
-    /// Begins a new epoch, later than `seen`, the last in the log, which ends at `end`, durably;
-    /// the control file says so before any frame of it can be written. Also ends the state "cleanly
-    /// shut down", and removes files that are not part of the ring.
-    pub fn begin_epoch(&mut self, seen: u32, end: Lsn) -> Result<u32> {
+    /// Where the log goes on that has `next` at the position `at`: behind what is lost, if that
+    /// begins there.
+    pub fn skip_lost(&self, at: Lsn) -> Lsn {
+        let mut ahead = at;
+        for lost in &self.control.lost {
+            if lost.start == ahead {
+                ahead = lost.end;
+            }
+        }
+        ahead
+    }
+
+    /// Puts files to use until the log that is lost, which was seen up to `seen`, lies in front of
+    /// the ring's end. Returns that end: no page can have it, or a later one, for its LSN.
+    pub fn end_of_lost(&mut self, seen: Lsn) -> Result<Lsn> {
+        if self.control.lost.len() == MAX_LOST {
+            let why = format!("{MAX_LOST} losses of log were accepted, and no more can be noted");
+            return Err(Error::format(CONTROL_FILE, why, Remedy::DumpIntoNewDirectory));
+        }
+        // An update that is lost may have put one more to use.
+        let mut unseen = usize::from(self.lost_a_slot);
+        while self.end() <= seen || unseen > 0 {
+            unseen -= usize::from(self.end() > seen);
+            self.extend()?;
+        }
+        Ok(self.end())
+    }
+
+    /// Begins a new epoch, later than `seen`, the last in the log, durably; the control file says
+    /// so before any frame of it can be written. It begins at `end`: where the log ends, or behind
+    /// what is `lost`. Also ends the state "cleanly shut down", and removes files that are not part
+    /// of the ring.
+    pub fn begin_epoch(&mut self, seen: u32, end: Lsn, lost: Option<LostLog>) -> Result<u32> {
+        assert!(lost.is_none_or(|lost| lost.end == end), "the log goes on behind what is lost");
         let max = self.control.epoch.max(seen).checked_add(1);
         let epoch = max.ok_or_else(|| {
             Error::format(CONTROL_FILE, "out of epochs", Remedy::DumpIntoNewDirectory)
@@ -423,6 +453,11 @@ impl Ring {
             ring.control.epoch = epoch;
             ring.control.clean = false;
             ring.control.durable = end;
+            if let Some(lost) = lost {
+                // One that was noted before, and begins later, lies in it.
+                ring.control.lost.retain(|noted| noted.end <= lost.start);
+                ring.control.lost.push(lost);
+            }
             Ok(())
         })?;
         for (file_no, _) in std::mem::take(&mut self.strays) {
@@ -501,6 +536,9 @@ impl Ring {
     /// Asserts what must hold before the control file is written.
     fn check(&self) {
         assert!(self.control.files.len() <= MAX_FILES, "the control file has room for the list");
+        let ends: Vec<_> =
+            self.control.lost.iter().flat_map(|lost| [lost.start, lost.end]).collect();
+        assert!(ends.is_sorted(), "one loss follows the other");
         let is_open = |file: &FileEntry| self.handles.contains_key(&file.file_no);
         assert!(self.control.files.iter().all(is_open), "every listed file is open");
         assert_eq!(self.first_gap(), None, "the files in use hold the log from the checkpoint on");

@@ -79,7 +79,7 @@ fn open_life(
         Ring::create(storage, PageSize::DEFAULT, UUID, file_size())?
     };
     ring.give_keys(Some(keys()));
-    let scan = scan(&mut ring, accept)?;
+    let mut scan = scan(&mut ring, accept)?;
     let mut frames = Vec::new();
     let mut reader = Reader::new(&ring);
     while reader.lsn() < scan.end {
@@ -89,8 +89,10 @@ fn open_life(
         }
     }
     let epochs = scan.epochs.clone();
+    let lost = scan.go_on_behind_lost(&mut ring)?;
     let start = LogStart {
         end: scan.end,
+        lost,
         epochs,
         capacity_bytes: CAPACITY,
         buffer_bytes: 16 << 10,

@@ -233,12 +233,13 @@ impl Table {
         &self.trees[index]
     }
 
-    /// Whether it is of this environment's database.
+    /// Whether its trees are those that the catalog's record lists.
     pub(crate) fn has_trees_of(&self, record: &TableRecord) -> bool {
         let own = self.trees.iter().map(|tree| tree.tree().id());
         self.space_id() == record.space && own.eq(record.trees.iter().map(|tree| tree.tree))
     }
 
+    /// Whether it is of this environment's database.
     pub(crate) fn is_of(&self, env: &Arc<Env>) -> bool {
         Arc::ptr_eq(&self.env, env)
     }

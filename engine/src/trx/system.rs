@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     pub lock_wait_timeout_ms: AtomicU64,
     pub lost_update_check: AtomicBool,
     pub max_purge_lag: AtomicU64,
-    /// 0 = no limit.
+    /// 0 = a second.
     pub max_purge_lag_delay_us: AtomicU64,
     /// The unit of the pauses in [`super::retry`].
     pub retry_pause_us: AtomicU64,
@@ -380,7 +380,7 @@ impl TrxSystem {
         self.settings.max_purge_lag.store(logs, Ordering::Relaxed);
     }
 
-    /// The longest such delay; zero = no limit.
+    /// The longest such delay; zero = a second.
     pub fn set_max_purge_lag_delay(&self, delay: Duration) {
         let us = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self.settings.max_purge_lag_delay_us.store(us, Ordering::Relaxed);

@@ -209,7 +209,7 @@ impl ScanPosition {
         }
     }
 
-    /// Where it ends that is to end at [`Self::set_end`], or else at the edge of the tree.
+    /// The edge at which a reading in this direction ends: the end that was set, or the tree's.
     pub(super) fn last_edge(&self, direction: Direction) -> Edge<'_> {
         match (self.end.get(), direction) {
             (Bound::Included(key) | Bound::Excluded(key), _) => Edge::At(key),

@@ -179,13 +179,8 @@ impl PoolCore {
         let corrupt = |why| Error::Corrupt { file: space.name().to_owned(), page: id, why };
         page::verify(bytes, id).map_err(|defect| corrupt(defect.to_string()))?;
         (self.check_page)(bytes).map_err(|why| corrupt(why.to_owned()))?;
-        let lsn = page::page_lsn(bytes);
-        match self.write_ahead.read().as_ref().and_then(|log| log.end_lsn()) {
-            Some(end) if lsn > end => Err(corrupt(format!(
-                "it was written at LSN {lsn}, but the redo log ends at LSN {end}: the file is of a \
-                 later time than the log, or the log was damaged"
-            ))),
-            _ => Ok(()),
-        }
+        let log = self.write_ahead.read();
+        let why = log.as_ref().and_then(|log| log.contradiction(page::page_lsn(bytes)));
+        why.map_or(Ok(()), |why| Err(corrupt(why)))
     }
 }

@@ -73,6 +73,11 @@ impl PackedFile {
         outcome
     }
 
+    /// Whether the newest checkpoint failed: what it was to say is in memory alone.
+    pub fn owes_checkpoint(&self) -> bool {
+        self.writer.lock().must_checkpoint
+    }
+
     /// Writes the map and a root. Returns how many blocks that took.
     pub(super) fn write_map(&self, writer: &mut Writer) -> Result<u64> {
         // Until the root is durable, the runs of the map do not count.

@@ -474,8 +474,8 @@ impl Segments {
             || [&self.pinned, &self.cleaned, &self.stuck].iter().any(|set| set.contains(&last));
         let before = self.idle.range(..last).filter(|segment| !is_filled(tails, **segment));
         // Each stream has chosen two.
-        let spare = before.skip(2 * STREAMS).map(|segment| self.units_of(*segment));
-        let has_room = spare.sum::<u32>() > 2 * self.live_units(last);
+        let spare = before.skip(2 * STREAMS).map(|segment| u64::from(self.units_of(*segment)));
+        let has_room = spare.sum::<u64>() > 2 * u64::from(self.live_units(last));
         (!is_kept && has_room).then(|| self.victim_of(last))
     }
 

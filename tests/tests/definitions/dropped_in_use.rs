@@ -120,6 +120,35 @@ fn a_crash_takes_what_was_set_aside_and_a_verdict_to_come_keeps_its_table() {
     run(&mut conn, &["XA COMMIT 'x'"]);
 }
 
+/// The server removes the table's `.par` file before it asks the engine.
+#[test]
+fn a_partitioned_table_whose_drop_is_refused_can_be_read_and_dropped() {
+    let mut server = Server::start(Options::new("par_refused").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2",
+            "INSERT INTO p VALUES (1), (2)",
+        ],
+    );
+    let insert = ["XA START 'x'", "INSERT INTO p VALUES (3)", "XA END 'x'", "XA PREPARE 'x'"];
+    run(&mut server.connect_to("test"), &insert);
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let count = "SELECT COUNT(*) FROM p";
+    for drop in ["DROP TABLE p", "CREATE OR REPLACE TABLE p (a INT)", "DROP DATABASE test"] {
+        assert_eq!(code_of(&mut conn, drop), LOCK_WAIT_TIMEOUT, "{drop}");
+        run(&mut conn, &["FLUSH TABLES"]);
+        assert_eq!(number(&mut conn, &count.replace("FROM p", "FROM test.p")), 2, "{drop}");
+    }
+    run(&mut conn, &["XA ROLLBACK 'x'", "DROP TABLE test.p"]);
+    server.restart();
+    let mut conn = server.connect_to("test");
+    assert_eq!(rows(&mut conn, "SHOW TABLES").len(), 0);
+}
+
 /// Its rows may be nowhere else: a table is not removed for its name.
 #[test]
 fn a_copy_without_a_definition_gets_it_back_and_stays_until_it_is_dropped() {

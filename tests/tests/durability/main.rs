@@ -3,6 +3,7 @@
 mod archived_directory;
 mod bad_input;
 mod binary_log;
+mod coordinator;
 mod crash_loop;
 mod crash_points;
 mod damage;

@@ -57,14 +57,25 @@ struct Pair {
 impl Pair {
     /// Starts both; `replica_args` are more options of the replica.
     fn start(name: &str, mode: &str, replica_args: &[&str]) -> Pair {
+        Pair::start_with(name, mode, (&[], replica_args))
+    }
+
+    /// The same with more options of the primary and the replica.
+    fn start_with(
+        name: &str,
+        mode: &str,
+        (primary_args, replica_args): (&[&str], &[&str]),
+    ) -> Pair {
         let port = free_port();
-        let primary = Server::start(
-            options(&format!("{name}_primary"), 1)
-                .arg("--log-bin=primary")
-                .arg("--skip-networking=0")
-                .arg("--bind-address=127.0.0.1")
-                .arg(format!("--port={port}")),
-        );
+        let mut primary = options(&format!("{name}_primary"), 1)
+            .arg("--log-bin=primary")
+            .arg("--skip-networking=0")
+            .arg("--bind-address=127.0.0.1")
+            .arg(format!("--port={port}"));
+        for arg in primary_args {
+            primary = primary.arg(*arg);
+        }
+        let primary = Server::start(primary);
         let mut replica = options(&format!("{name}_replica"), 2)
             .arg("--skip-slave-start")
             .arg("--slave-parallel-threads=4")
@@ -310,6 +321,14 @@ fn conflicting_transactions_are_applied_in_aggressive_mode_and_logged() {
     );
 }
 
+/// The server has no transaction wait for its turn that its binary log leaves out.
+#[test]
+fn conflicting_transactions_are_applied_with_a_binary_log_that_has_none_of_them() {
+    conflicting_load("rpl_unlogged", "optimistic", &["--log-bin=replica"]);
+    let ignored = ["--log-bin=replica", "--log-slave-updates", "--binlog-ignore-db=test"];
+    conflicting_load("rpl_ignored", "aggressive", &ignored);
+}
+
 /// At SERIALIZABLE the replica locks ranges too, which are waited for in another way than rows.
 #[test]
 fn conflicting_transactions_are_applied_at_serializable() {
@@ -355,12 +374,12 @@ fn later_comes_first(pair: &Pair, setup: &[&str], earlier: &[&str], later: &[&st
     check(&mut replica, "t");
 }
 
-fn nothing_is_lost_that_comes_too_early(name: &str, exec_mode: &str) {
+fn nothing_is_lost_that_comes_too_early(name: &str, passes_over: &str) {
     // With InnoDB, one of the later ones may wait for a gap that another has locked.
     if Engine::from_environment() != Engine::Tidepool {
         return;
     }
-    let pair = Pair::start(name, "optimistic", &[&format!("--slave-exec-mode={exec_mode}")]);
+    let pair = Pair::start(name, "optimistic", &[passes_over]);
     run(&mut pair.replica.connect(), &["START SLAVE"]);
     let change = ["UPDATE t SET n = n + 10 WHERE id = 5", "DELETE FROM t WHERE id = 6"];
     let insert = ["INSERT INTO t VALUES (5, 5, 5), (6, 6, 6)"];
@@ -411,12 +430,81 @@ fn nothing_is_lost_that_comes_too_early(name: &str, exec_mode: &str) {
 
 #[test]
 fn nothing_is_lost_that_comes_too_early_in_strict_mode() {
-    nothing_is_lost_that_comes_too_early("rpl_early_strict", "STRICT");
+    nothing_is_lost_that_comes_too_early("rpl_early_strict", "--slave-exec-mode=STRICT");
 }
 
 #[test]
 fn nothing_is_lost_that_comes_too_early_in_idempotent_mode() {
-    nothing_is_lost_that_comes_too_early("rpl_early_idempotent", "IDEMPOTENT");
+    nothing_is_lost_that_comes_too_early("rpl_early_idempotent", "--slave-exec-mode=IDEMPOTENT");
+}
+
+#[test]
+fn nothing_is_lost_that_comes_too_early_and_whose_error_would_be_skipped() {
+    nothing_is_lost_that_comes_too_early(
+        "rpl_early_skip",
+        "--slave-skip-errors=1020,1032,1451,1452",
+    );
+}
+
+/// The primary's engine locks the ranges that a statement reads, and so logs it as it is. What it
+/// finds on the replica must be what it found there.
+#[test]
+fn a_statement_of_the_log_finds_the_rows_of_earlier_ones() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let primary = ["--default-storage-engine=InnoDB", "--binlog-format=MIXED"];
+    let pair = Pair::start_with("rpl_statements", "optimistic", (&primary, &[]));
+    run(&mut pair.replica.connect(), &["START SLAVE"]);
+    let setup = [
+        "CREATE TABLE t (id INT PRIMARY KEY, u INT, n INT, KEY (u))",
+        "CREATE TABLE c (id INT PRIMARY KEY, u INT, n INT)",
+        "INSERT INTO t VALUES (1, 1, 1), (9, 9, 9)",
+    ];
+    for later in [
+        "DELETE FROM t WHERE u BETWEEN 3 AND 6",
+        "DELETE FROM t WHERE id < 6 AND id > 1",
+        "UPDATE t SET n = n + 1 WHERE id = 5",
+        "INSERT INTO c SELECT * FROM t WHERE u < 8",
+    ] {
+        let both = "SELECT t.*, c.* FROM t LEFT JOIN c USING (id) ORDER BY t.id";
+        later_comes_first(&pair, &setup, &["INSERT INTO t VALUES (5, 5, 5)"], &[later], both);
+    }
+}
+
+/// The primary, which has no trigger, did not make the two wait for each other.
+#[test]
+fn a_trigger_of_a_replica_finds_the_rows_of_earlier_ones() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let args = ["--slave-run-triggers-for-rbr=YES"];
+    let pair = Pair::start("rpl_triggers", "optimistic", &args);
+    let mut primary = pair.primary.connect_to("test");
+    run(
+        &mut primary,
+        &[
+            "CREATE TABLE gate (id INT PRIMARY KEY, n INT)",
+            "INSERT INTO gate VALUES (1, 0)",
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "CREATE TABLE s (k INT PRIMARY KEY, n INT)",
+        ],
+    );
+    run(&mut pair.replica.connect(), &["START SLAVE"]);
+    pair.catch_up();
+    let mut replica = pair.replica.connect_to("test");
+    let trigger = "CREATE TRIGGER sums AFTER INSERT ON t FOR EACH ROW
+                   IF NEW.id = 1 THEN INSERT INTO s VALUES (7, 0);
+                   ELSE UPDATE s SET n = n + 1 WHERE k = 7; END IF";
+    run(&mut replica, &[trigger]);
+    let mut holder = pair.replica.connect_to("test");
+    run(&mut holder, &["BEGIN", "SELECT * FROM gate WHERE id = 1 FOR UPDATE"]);
+    run(&mut primary, &["BEGIN", "UPDATE gate SET n = 1", "INSERT INTO t VALUES (1)", "COMMIT"]);
+    run(&mut primary, &["INSERT INTO t VALUES (2)"]);
+    wait_for_turn(&mut replica, 1);
+    run(&mut holder, &["COMMIT"]);
+    pair.catch_up();
+    assert_eq!(number(&mut replica, "SELECT n FROM s WHERE k = 7"), 1);
 }
 
 /// A transaction that waits for its turn is prepared, and the binary log does not have it yet: in a

@@ -155,7 +155,7 @@ fn next_number(conn: &mut Conn, table: &str) -> u64 {
 
 /// Statements on a table `t` with columns `id` and a unique `v`, and the number that follows them
 /// after a restart. InnoDB's are the same.
-const NUMBERED: [(&str, u64); 12] = [
+const NUMBERED: [(&str, u64); 13] = [
     ("INSERT INTO t (v) VALUES (1), (2), (3); DELETE FROM t WHERE id = 3", 4),
     ("INSERT INTO t (v) SELECT seq FROM seq_1_to_5", 6),
     ("BEGIN; INSERT INTO t (v) VALUES (7), (8); ROLLBACK", 3),
@@ -165,6 +165,7 @@ const NUMBERED: [(&str, u64); 12] = [
     ("INSERT INTO t (v) VALUES (1); INSERT INTO t (v) VALUES (1) ON DUPLICATE KEY UPDATE v = 2", 3),
     ("INSERT INTO t (v) VALUES (1); UPDATE t SET id = 50", 51),
     ("INSERT INTO t (v) VALUES (1); ALTER TABLE t AUTO_INCREMENT = 500", 500),
+    ("INSERT INTO t VALUES (100, 1); DELETE FROM t; ALTER TABLE t AUTO_INCREMENT = 0", 1),
     ("INSERT INTO t (v) VALUES (1), (2); DELETE FROM t; ALTER TABLE t FORCE", 3),
     (
         "INSERT INTO t (v) SELECT seq FROM seq_1_to_2000; DELETE FROM t; \

@@ -57,6 +57,7 @@ impl Ring {
                 next_file_no: 1,
                 durable: FIRST_LSN,
                 files: Vec::new(),
+                lost: Vec::new(),
             },
             handles: HashMap::new(),
             strays: Vec::new(),
