@@ -24,6 +24,7 @@
 use crate::format::OpError;
 use crate::format::entry::settle_cells;
 use crate::format::node::{self, edit};
+use crate::format::varint;
 use tidepool_pool::page::{set_page_type, set_tree_id};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 
@@ -143,48 +144,48 @@ impl<'a> PageOp<'a> {
         match *self {
             PageOp::Format { page_type, tree_id } => {
                 out.push(TAG_FORMAT);
-                put_varint(out, page_type.0.into());
-                put_varint(out, tree_id);
+                varint::put_u32(out, page_type.0.into());
+                varint::put_u32(out, tree_id);
             }
             PageOp::Write { offset, bytes } => {
                 out.push(TAG_WRITE);
-                put_varint(out, offset);
+                varint::put_u32(out, offset);
                 out.extend_from_slice(bytes);
             }
             PageOp::Image { page_type, tree_id, body } => {
                 out.push(TAG_IMAGE);
-                put_varint(out, page_type.0.into());
-                put_varint(out, tree_id);
+                varint::put_u32(out, page_type.0.into());
+                varint::put_u32(out, tree_id);
                 out.extend_from_slice(body);
             }
             PageOp::NodeInit { tree_id, level, first_child, lower, upper } => {
                 out.push(TAG_NODE_INIT);
-                put_varint(out, tree_id);
-                put_varint(out, level.into());
-                put_varint(out, first_child);
+                varint::put_u32(out, tree_id);
+                varint::put_u32(out, level.into());
+                varint::put_u32(out, first_child);
                 put_bytes(out, lower);
                 put_fence(out, upper);
             }
             PageOp::InsertCell { slot, suffix, payload } => {
                 out.push(TAG_INSERT_CELL);
-                put_varint(out, slot.into());
+                varint::put_u32(out, slot.into());
                 put_bytes(out, suffix);
                 out.extend_from_slice(payload);
             }
             PageOp::RemoveCell { slot } => {
                 out.push(TAG_REMOVE_CELL);
-                put_varint(out, slot.into());
+                varint::put_u32(out, slot.into());
             }
             PageOp::ReplaceCell { slot, front, back, middle } => {
                 out.push(TAG_REPLACE_CELL);
-                put_varint(out, slot.into());
-                put_varint(out, front.into());
-                put_varint(out, back.into());
+                varint::put_u32(out, slot.into());
+                varint::put_u32(out, front.into());
+                varint::put_u32(out, back.into());
                 out.extend_from_slice(middle);
             }
             PageOp::SetUpper { keep, upper } => {
                 out.push(TAG_SET_UPPER);
-                put_varint(out, keep.into());
+                varint::put_u32(out, keep.into());
                 put_fence(out, upper);
             }
             PageOp::AppendCells { cells } => {
@@ -323,8 +324,8 @@ impl CellList {
     /// Adds a cell whose key, behind the target node's prefix, is `suffix_a` followed by
     /// `suffix_b`.
     pub fn push(&mut self, suffix_a: &[u8], suffix_b: &[u8], payload: &[u8]) {
-        put_varint(&mut self.bytes, (suffix_a.len() + suffix_b.len()) as u32);
-        put_varint(&mut self.bytes, payload.len() as u32);
+        varint::put_u32(&mut self.bytes, (suffix_a.len() + suffix_b.len()) as u32);
+        varint::put_u32(&mut self.bytes, payload.len() as u32);
         self.bytes.extend_from_slice(suffix_a);
         self.bytes.extend_from_slice(suffix_b);
         self.bytes.extend_from_slice(payload);
@@ -358,16 +359,8 @@ impl<'a> CellListReader<'a> {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u32) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_varint(out, bytes.len() as u32);
+    varint::put_u32(out, bytes.len() as u32);
     out.extend_from_slice(bytes);
 }
 
@@ -376,7 +369,7 @@ fn put_fence(out: &mut Vec<u8>, fence: Option<&[u8]>) {
     match fence {
         None => out.push(0),
         Some(bytes) => {
-            put_varint(out, bytes.len() as u32 + 1);
+            varint::put_u32(out, bytes.len() as u32 + 1);
             out.extend_from_slice(bytes);
         }
     }
@@ -394,22 +387,11 @@ impl<'a> Reader<'a> {
     }
 
     fn varint(&mut self) -> Result<u32, OpError> {
-        let mut value = 0u32;
-        for shift in [0, 7, 14, 21, 28] {
-            let byte = self.byte()?;
-            if shift == 28 && byte > 0x0f {
-                break;
-            }
-            value |= u32::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(OpError("integer in a page operation is too large"))
+        varint::take_u32(&mut self.rest).ok_or(OpError("page operation with an impossible number"))
     }
 
     fn varint_u16(&mut self) -> Result<u16, OpError> {
-        self.varint()?.try_into().map_err(|_| OpError("integer in a page operation is too large"))
+        self.varint()?.try_into().map_err(|_| OpError("page operation with an impossible number"))
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], OpError> {

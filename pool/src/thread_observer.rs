@@ -4,9 +4,10 @@
 //! Threads that live for one operation only, to sync several files side by side, are not among
 //! them.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+use tidepool_store::OptionalObserver;
 
 use crate::error::{Error, Result};
 
@@ -20,13 +21,13 @@ pub trait ThreadObserver: Send + Sync {
 }
 
 /// Starts threads, and has the observer hear of them, if there is one.
-#[derive(Clone, Default)]
-pub struct Threads(Option<Arc<dyn ThreadObserver>>);
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Threads(OptionalObserver<dyn ThreadObserver>);
 
 impl Threads {
     /// The observer hears of every thread.
     pub fn observed_by(observer: Arc<dyn ThreadObserver>) -> Threads {
-        Threads(Some(observer))
+        Threads(OptionalObserver::some(observer))
     }
 
     /// Starts a thread of this name.
@@ -35,7 +36,7 @@ impl Threads {
     /// The process can't have another thread; the error names it.
     pub fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         let thread = thread::Builder::new().name(name.to_owned());
-        let started = match self.0.clone() {
+        let started = match self.0.get().cloned() {
             None => thread.spawn(run),
             Some(observer) => {
                 let name = name.to_owned();
@@ -47,22 +48,6 @@ impl Threads {
             }
         };
         started.map_err(|error| Error::system(format!("starting thread {name}"), error))
-    }
-}
-
-impl fmt::Debug for Threads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Threads(observed)" } else { "Threads" })
-    }
-}
-
-impl PartialEq for Threads {
-    /// Whether the same observer hears of both.
-    fn eq(&self, other: &Threads) -> bool {
-        match (&self.0, &other.0) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        }
     }
 }
 

@@ -11,9 +11,11 @@
 pub mod encryption;
 mod lend;
 mod log_throttle;
+mod optional_observer;
 pub mod packed;
 pub mod page;
 pub mod storage;
 
 pub use lend::lend;
 pub use log_throttle::LogThrottle;
+pub use optional_observer::OptionalObserver;

@@ -58,7 +58,6 @@ mod ring;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod varint;
 
 use std::sync::OnceLock;
 

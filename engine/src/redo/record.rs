@@ -17,7 +17,7 @@
 
 use tidepool_pool::Lsn;
 
-use super::varint;
+use crate::format::varint;
 
 const KIND_SPACE: u8 = 0;
 const KIND_PAGE: u8 = 1;

@@ -40,6 +40,7 @@
 
 use crate::csn::TrxId;
 use crate::format::entry::{Entry, RollPointer, u64_from_6};
+use crate::format::varint;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -312,15 +313,7 @@ impl<'a> Reader<'a> {
     }
 
     fn varint(&mut self) -> Result<u32, &'static str> {
-        let mut value = 0u64;
-        for shift in (0..35).step_by(7) {
-            let byte = self.u8()?;
-            value |= u64::from(byte & 0x7F) << shift;
-            if byte & 0x80 == 0 {
-                return u32::try_from(value).map_err(|_| "undo record with an impossible number");
-            }
-        }
-        Err("undo record with an impossible number")
+        varint::take_u32(&mut self.0).ok_or("undo record with an impossible number")
     }
 
     fn roll(&mut self) -> Result<RollPointer, &'static str> {
@@ -421,8 +414,8 @@ impl<'a> Writer<'a> {
                 out.extend_from_slice(prior.value);
             } else {
                 let (front, back) = common_ends(prior.value, new);
-                put_varint(out, front as u32);
-                put_varint(out, back as u32);
+                varint::put_u32(out, front as u32);
+                varint::put_u32(out, back as u32);
                 out.extend_from_slice(&prior.value[front..prior.value.len() - back]);
             }
         });
@@ -451,8 +444,8 @@ impl<'a> Writer<'a> {
     pub fn chain(&mut self, space: u32, tree: u32, first_page: u32) {
         self.record(RecordKind::Chain, MARK_CHAIN, |out| {
             out.extend_from_slice(&first_page.to_le_bytes());
-            put_varint(out, space);
-            put_varint(out, tree);
+            varint::put_u32(out, space);
+            varint::put_u32(out, tree);
         });
     }
 
@@ -483,17 +476,9 @@ fn put_change(out: &mut Vec<u8>, place: &Place<'_>, prior: &Entry<'_>) {
 
 fn put_place(out: &mut Vec<u8>, place: &Place<'_>) {
     for number in [place.tree, place.space, place.root, place.key.len() as u32] {
-        put_varint(out, number);
+        varint::put_u32(out, number);
     }
     out.extend_from_slice(place.key);
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: u32) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@
 //! Locking order: the table of open files is innermost.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::{FileLease, FileUse, IoBuf, IoOp, Result, Storage, StorageFile, StorageLock};
+use crate::OptionalObserver;
 
 /// What is done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,36 +51,20 @@ pub trait FileObserver: Send + Sync {
 }
 
 /// The observer of a storage, if there is one.
-#[derive(Clone, Default)]
-pub struct FileWatch(Option<Arc<dyn FileObserver>>);
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileWatch(OptionalObserver<dyn FileObserver>);
 
 impl FileWatch {
     /// This one hears of the files.
     pub fn by(observer: Arc<dyn FileObserver>) -> FileWatch {
-        FileWatch(Some(observer))
+        FileWatch(OptionalObserver::some(observer))
     }
 
     /// The storage, observed if there is an observer.
     pub fn over(&self, storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
-        match &self.0 {
+        match self.0.get() {
             Some(observer) => Arc::new(ObservedStorage::new(storage, observer.clone())),
             None => storage,
-        }
-    }
-}
-
-impl fmt::Debug for FileWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "FileWatch(an observer)" } else { "FileWatch(none)" })
-    }
-}
-
-impl PartialEq for FileWatch {
-    /// Whether both have the same observer.
-    fn eq(&self, other: &FileWatch) -> bool {
-        match (&self.0, &other.0) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Variable-length unsigned integers: seven bits a byte, lowest first, the high bit says "more".
 //!
 //! Page and space numbers are small most of the time, and a commit writes a few hundred bytes of
-//! redo, so these bytes count.
+//! redo and undo, so these bytes count.
 
 /// Longest encoding of a `u32`.
 pub const MAX_U32_LEN: usize = 5;
