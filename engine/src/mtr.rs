@@ -226,11 +226,6 @@ impl<'a> Mtr<'a> {
         self.log.bytes().len()
     }
 
-    /// Whether anything was changed.
-    pub fn is_changed(&self) -> bool {
-        !self.log.is_empty()
-    }
-
     /// Appends the frame to the log and releases the pages. Returns the LSN that the log must be
     /// flushed to for this to be durable; zero if nothing was changed.
     pub fn commit(mut self) -> Lsn {

@@ -250,7 +250,7 @@ impl Inner {
     /// An error if nothing may be written: closed, read-only, or crashed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(closed());
+            return Err(Error::Closed);
         }
         self.env.check_writable()
     }
@@ -356,10 +356,6 @@ fn count_rows_of_recovered(rows: &[(Arc<Table>, i64)], is_commit: bool) {
             table.add_rows(*added);
         }
     }
-}
-
-fn closed() -> Error {
-    Error::Closed
 }
 
 impl Db {

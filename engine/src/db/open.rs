@@ -27,7 +27,7 @@
 //! the log is marked clean. Transactions still open are rolled back at the next open, as after a
 //! crash.
 
-use super::{Db, Handle, Inner, closed, forced};
+use super::{Db, Handle, Inner, forced};
 use crate::catalog::{CATALOG_TREE, Catalog};
 use crate::env::{Env, EnvOptions};
 use crate::error::{Error, Remedy, Result};
@@ -174,7 +174,7 @@ impl Db {
 
 impl Inner {
     pub(super) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// The outcome of what reads pages. A close may have come in between: what failed then is no

@@ -285,12 +285,6 @@ impl Table {
         self.env.redo().flush_to(lsn)
     }
 
-    /// Size of the table's file, in bytes.
-    pub fn file_size_bytes(&self) -> Result<u64> {
-        let _inside = self.visit()?;
-        Ok(self.space.file().usage().file_bytes)
-    }
-
     /// Writes the exact counters to the space header, for an opening in this life.
     pub(crate) fn settle(&self) -> Result<()> {
         let Ok(_inside) = self.visit() else { return Ok(()) };

@@ -50,11 +50,6 @@ impl Outcome {
     pub fn miss_ratio(&self) -> f64 {
         self.misses as f64 / self.requests.max(1) as f64
     }
-
-    /// The foreground's misses over its requests: what a query beside a scan feels.
-    pub fn foreground_miss_ratio(&self) -> f64 {
-        self.foreground_misses as f64 / self.foreground.max(1) as f64
-    }
 }
 
 /// Replays `trace` over `policy`. The first `warm_up` requests fill the pool and are not counted.

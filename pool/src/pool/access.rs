@@ -192,11 +192,6 @@ impl Pool {
         self.read_ahead.prefetch(space, pages, access);
     }
 
-    /// Reads the pages that [`Pool::prefetch`] asked for. Returns how many came in.
-    pub fn run_read_ahead_step(&self) -> usize {
-        self.read_ahead.run_step()
-    }
-
     /// Whether a page may come in that no query has asked for: not while memory must be given back,
     /// nor into the frames that are kept free.
     pub fn has_room_to_warm(&self) -> bool {
