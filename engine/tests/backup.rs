@@ -492,7 +492,7 @@ fn a_backup_that_outlives_its_database_writes_nothing() {
         for group in 0..GROUPS {
             write_group(&other, group, 20);
         }
-        other.log_flush().unwrap();
+        other.flush_log().unwrap();
         let before = control(&sim);
         if steps > 0 {
             assert_eq!(backup.step(), Err(Error::Closed));

@@ -132,7 +132,7 @@ fn what_a_crash_leaves_is_recovered_aside() {
     let table = db.open_table("d/t").unwrap();
     let mut unfinished = db.begin(TransactionOptions::default());
     unfinished.delete(&table, 0, &5u32.to_be_bytes()).unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let crashed = copy_of(dir.path());
     let report = check(crashed.path());
     assert!(report.is_clean(), "{}", told(&report));
@@ -376,7 +376,7 @@ fn crashed_directory() -> TempDir {
         trx.update(&table, 0, &id.to_be_bytes(), &[2; 90]).unwrap();
     }
     trx.commit().unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let crashed = copy_of(dir.path());
     drop((trx, table, db));
     crashed

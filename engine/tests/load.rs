@@ -564,13 +564,13 @@ fn an_error_of_the_disk_anywhere_leaves_the_whole_table_or_none() {
             failed += u32::from(outcome.is_err());
             let case = format!("{op:?} {skip} {kind:?}: {outcome:?}");
             sim.clear_faults();
-            if outcome.is_err() && db.log_flush().is_ok() {
+            if outcome.is_err() && db.flush_log().is_ok() {
                 assert_eq!(db.table_names().unwrap(), Vec::<String>::new(), "{case}");
                 let mut again = db.load_table("t", &def()).expect(&case);
                 give(&mut again, &model).expect(&case);
                 again.commit().expect(&case);
             }
-            let is_there = db.log_flush().is_ok();
+            let is_there = db.flush_log().is_ok();
             let sim = if skip % 2 == 0 { sim.crash() } else { sim.kill() };
             let db = open(&sim);
             let names = db.table_names().unwrap();

@@ -70,7 +70,7 @@ fn a_panic_in_a_write_of_the_log_is_a_failure_of_the_log() {
         let sim = SimStorage::new(1);
         let db = open(&sim, Options { flush_log_at_trx_commit, ..options() });
         let table = make(&db);
-        db.log_flush().unwrap();
+        db.flush_log().unwrap();
         sim.inject(Fault::new(op, FaultKind::Panic).on("redo/redo").skip(5).always());
         let acknowledged: Vec<u32> = std::thread::scope(|scope| {
             let work = |thread: u32| {
@@ -90,7 +90,7 @@ fn a_panic_in_a_write_of_the_log_is_a_failure_of_the_log() {
             let threads: Vec<_> = (0..4).map(|thread| scope.spawn(work(thread))).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        let error = db.log_flush().unwrap_err().to_string();
+        let error = db.flush_log().unwrap_err().to_string();
         assert_eq!(
             error,
             "the engine has stopped writing: a write of the redo log panicked; restart to recover"
@@ -157,7 +157,7 @@ fn purge_and_rollback_go_on_after_a_panic() {
     for no in 1_000..2_000u32 {
         unfinished.update(&table, 0, &no.to_be_bytes(), &[8; 300]).unwrap();
     }
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let sim = sim.kill();
     drop((unfinished, trx, table, db));
     // So that nothing but the threads opens the table's file.

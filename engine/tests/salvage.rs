@@ -213,7 +213,7 @@ fn begin_unfinished(db: &Db, table: &Arc<Table>) -> Transaction {
     for id in 7000..7100 {
         trx.insert(table, 0, &key(id), b"not committed").unwrap();
     }
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     trx
 }
 
@@ -327,7 +327,7 @@ fn the_last_resort_reads_a_file_without_a_root() {
         trx.update(&table, 0, &key(id), b"newer").unwrap();
     }
     trx.commit().unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let crashed = copy_of(dir.path());
     edit(crashed.path(), |bytes| bytes[..4 * 4096].fill(0));
     let before = std::fs::read(crashed.path().join(packed::file_name(SPACE))).unwrap();
@@ -399,7 +399,7 @@ fn crashed_behind_its_log() -> (tempfile::TempDir, Rows) {
         rows.insert(key(id), b"newer".to_vec());
     }
     trx.commit().unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let crashed = copy_of(dir.path());
     drop((trx, table, db));
     (crashed, rows)

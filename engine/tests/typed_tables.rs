@@ -453,7 +453,7 @@ fn a_crash_leaves_rows_and_entries_that_agree() {
             let mut trx = db.begin(TransactionOptions::default());
             people.put(&mut trx, &7, &person("not", "committed")).unwrap();
             people.remove_range(&mut trx, 10..20).unwrap();
-            db.log_flush().unwrap();
+            db.flush_log().unwrap();
         }
         let rows =
             db.read(|trx| Ok(People::open(&db, "people", &[&city, &name])?.iter(trx).count()));

@@ -75,7 +75,7 @@ fn resize(db: &Db, bytes: u64) {
     static LOOKS: AtomicU64 = AtomicU64::new(0);
     db.set_buffer_pool_size(bytes).unwrap();
     let now = LOOKS.fetch_add(1, Ordering::Relaxed);
-    db.governor().step(Duration::from_secs(now));
+    db.step_governor(Duration::from_secs(now));
     while db.step_resize() {}
     assert_eq!(count(db, "buffer_pool_size_bytes"), bytes);
 }

@@ -292,7 +292,7 @@ setters! {
     /// Begins a pass of the scrub.
     tp_scrub(db, _now: u8) db.scrub()?;
     /// Makes the log durable up to an LSN.
-    tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
+    tp_flush_log(db, lsn: u64) db.flush_log_to(Lsn(lsn))?;
 }
 
 /// Whether a table can be made that is encrypted so.
@@ -395,7 +395,7 @@ pub unsafe extern "C" fn tp_begin_shutdown(db: *const Db) -> c_int {
 pub unsafe extern "C" fn tp_flush_all_log(db: *const Db) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
-        unsafe { &*db }.log_flush()?;
+        unsafe { &*db }.flush_log()?;
         Ok(TP_OK)
     })
 }

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn tp_export_table(
         let mut go_on = |at: ExportProgress| go_on(context, at.entries, at.bytes) != 0;
         db.export_table(&name, description, &mut writer, &mut go_on)?;
         // The other server must not have rows that a crash takes from this one.
-        db.log_flush()?;
+        db.flush_log()?;
         let written = writer.flush().and_then(|()| file.sync_all());
         written.map_err(|error| storage_error(&label, "written", &error))?;
         Ok(TP_OK)

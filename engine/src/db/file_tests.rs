@@ -384,7 +384,7 @@ fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unf
     trx.commit().unwrap();
     let mut definition = db.inner.definition_trx();
     db.inner.catalog.tree().delete(&mut definition, b"a").unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let killed = sim.kill();
     drop((definition, trx, table, db));
     killed.rename(FILE_OF_A, "away").unwrap();
@@ -449,7 +449,7 @@ fn rollback_and_purge_pass_over_a_table_that_lost_changes() {
     trx.commit().unwrap();
     trx.update(&b, 0, b"k", b"never committed").unwrap();
     trx.update(&a, 0, b"k", b"never committed").unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let sim = sim.kill();
     drop((trx, a, b, db));
 
@@ -851,7 +851,7 @@ fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
         if life == 0 {
             db.close().unwrap();
         }
-        db.log_flush().ok();
+        db.flush_log().ok();
         let killed = sim.kill();
         drop(db);
         if life == 2 {

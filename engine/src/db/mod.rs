@@ -412,7 +412,7 @@ impl Db {
         ended?;
         // The verdict is final once it is returned, a rollback's too: the transaction must not be
         // found prepared again.
-        self.log_flush()
+        self.flush_log()
     }
 
     /// The tables that a prepared transaction of an earlier life has changed, and how many rows it
@@ -445,12 +445,12 @@ impl Db {
 
     /// Makes the log durable up to `lsn`, whatever `flush_log_at_trx_commit` says. Callers at the
     /// same time share one sync.
-    pub fn flush_log(&self, lsn: Lsn) -> Result<()> {
+    pub fn flush_log_to(&self, lsn: Lsn) -> Result<()> {
         self.inner.env.redo().flush_to(lsn)
     }
 
     /// Makes all of the log durable that there is.
-    pub fn log_flush(&self) -> Result<()> {
+    pub fn flush_log(&self) -> Result<()> {
         self.inner.flush()
     }
 
@@ -630,7 +630,7 @@ impl Db {
     }
 
     /// Who sizes the buffer pool: the decisions, and the reasons.
-    pub fn governor(&self) -> &PoolGovernor {
+    pub(crate) fn governor(&self) -> &PoolGovernor {
         self.inner.env.governor()
     }
 

@@ -484,7 +484,7 @@ impl Sim<'_> {
             4..7 => self.db.step_purge(),
             7 => self.db.step_cleaner(),
             8 => self.db.step_checkpoint(),
-            _ => self.db.log_flush().map(|()| true),
+            _ => self.db.flush_log().map(|()| true),
         };
         if self.db.inner.observe().iter().any(|one| one.owner.blocked().is_some()) {
             note(self.seen, "rollback blocked");

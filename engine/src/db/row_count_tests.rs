@@ -117,7 +117,7 @@ fn filled(rows: u32) -> (SimStorage, Db, Transaction) {
     let mut trx = db.begin(TransactionOptions::default());
     insert(&mut trx, &table, 0..rows);
     trx.commit().unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     (sim, db, trx)
 }
 
@@ -159,7 +159,7 @@ fn a_count_from_before_the_last_changes_is_not_believed() {
     let mut trx = db.begin(TransactionOptions::default());
     insert(&mut trx, &db.open_table("t").unwrap(), 900..1000);
     trx.commit().unwrap();
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let crashed = sim.kill();
     drop((trx, db));
     open(&crashed).close().unwrap();
@@ -170,7 +170,7 @@ fn a_count_from_before_the_last_changes_is_not_believed() {
 fn what_a_crash_left_unfinished_is_not_counted_for_good() {
     let (sim, db, mut trx) = filled(900);
     insert(&mut trx, &db.open_table("t").unwrap(), 900..1500);
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let sim = sim.kill();
     drop((trx, db));
     let db = open(&sim);
@@ -188,7 +188,7 @@ fn what_a_crash_left_unfinished_is_not_counted_for_good() {
     let db = open(&sim);
     let mut trx = db.begin(TransactionOptions::default());
     insert(&mut trx, &db.open_table("t").unwrap(), 900..1500);
-    db.log_flush().unwrap();
+    db.flush_log().unwrap();
     let sim = sim.kill();
     drop((trx, db));
     let db = open(&sim);

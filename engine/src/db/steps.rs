@@ -32,6 +32,12 @@ impl Db {
         self.inner.env.pool().run_resize_step()
     }
 
+    /// Looks at the machine's memory once, and decides how large the buffer pool should be. `now`
+    /// is the time since any moment, the same for all steps.
+    pub fn step_governor(&self, now: Duration) {
+        self.inner.env.governor().step(now);
+    }
+
     /// Writes old pages as the log's age demands, and takes a checkpoint; false if the checkpoint
     /// did not move.
     pub fn step_checkpoint(&self) -> Result<bool> {

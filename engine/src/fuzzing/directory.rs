@@ -106,7 +106,7 @@ fn fill(disk: &SimStorage, stopped: bool) -> Result<()> {
         drop((a, b));
         return db.close();
     }
-    db.log_flush()
+    db.flush_log()
 }
 
 /// The directory, of both kinds.

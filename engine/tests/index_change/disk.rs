@@ -125,7 +125,7 @@ fn what_was_unfinished_at_a_crash_is_not_in_the_index() {
             update(&mut trx, &table, &key(n + 1), &value(n + 10_000)).unwrap();
             insert(&mut trx, &table, &key(n + 1000), &value(n + 1000)).unwrap();
         }
-        db.log_flush().unwrap();
+        db.flush_log().unwrap();
         let db = open(&sim.crash());
         if wait {
             while db.step_rollback_recovered().unwrap() {}

@@ -66,7 +66,7 @@ impl World {
 
     /// The power is off, or the engine has met what ends its life. For who has met an error.
     pub fn is_over(&self) -> bool {
-        self.sim.is_down() || self.failing && matches!(self.db.log_flush(), Err(Error::Crashed(_)))
+        self.sim.is_down() || self.failing && matches!(self.db.flush_log(), Err(Error::Crashed(_)))
     }
 
     /// A definition change that met a failing disk, which has left all as it was.

@@ -12,7 +12,7 @@ impl World {
         let bytes = self.random.random_range(SIZES_MIB) << 20;
         self.db.set_buffer_pool_size(bytes).unwrap();
         self.looks += 1;
-        self.db.governor().step(Duration::from_secs(self.looks.into()));
+        self.db.step_governor(Duration::from_secs(self.looks.into()));
         trace!("resize to {} MiB", bytes >> 20);
         if self.random.random() {
             return Ok(());
