@@ -550,6 +550,9 @@ void tp_transaction_set_lock_wait_timeout(tp_transaction *transaction, uint64_t 
 /* Ends the waits of a transaction from another thread. */
 int tp_interrupt_new(const tp_transaction *transaction, tp_interrupt **interrupt);
 void tp_interrupt_raise(const tp_interrupt *interrupt);
+/* From here on the transaction's waits end by the interrupt of another one, for which it works.
+   Before its first operation. */
+void tp_transaction_listen(tp_transaction *transaction, const tp_interrupt *interrupt);
 void tp_interrupt_free(tp_interrupt *interrupt);
 
 int tp_recovered_xids(const tp_db *db, void *context,

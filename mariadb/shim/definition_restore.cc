@@ -17,6 +17,9 @@
       a file of a table that the engine does   the table was dropped or renamed, or its CREATE was never acknowledged. Copies that
       not have                                 ALTER TABLE made go; other files get the extension .BAK, which DROP DATABASE knows
 
+  Where force_recovery lets nothing be written, parts of the catalog may not have been read: files
+  that are missing are written, and all others stay as and where they are.
+
   The options of a database are in the catalog, too, as they were when a table was created in it
   last, or at the last start: they are written if db.opt is missing or empty.
 
@@ -34,6 +37,7 @@
 #include "foreign_key.h"
 #include "server_versions.h"
 #include "synced_names.h"
+#include "sysvars.h"
 #include "table_share.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -224,11 +228,11 @@ bool is_of_another(const std::string &frm) {
 /* Gives our tables other names where the server has something else under theirs, and returns those
    for which that failed. After a crash InnoDB has removed the file of a table that it has not, so
    with the file the table is there; other files may be what a power cut has brought back. */
-std::set<std::string> make_way(const Stored_tables &tables, bool was_clean) {
+std::set<std::string> make_way(const Stored_tables &tables, bool only_missing) {
   std::set<std::string> failed;
   for (const auto &table : tables) {
     const std::string &name = table.first, path = "./" + name;
-    if (!was_clean && !is_there(path + ".ibd")) continue;
+    if (!only_missing && !is_there(path + ".ibd")) continue;
     std::string frm, aside;
     if (!read_file(path + reg_ext, &frm) || !is_of_another(frm)) continue;
     if (const int result = make_way_for(name, &aside); result != TP_OK) {
@@ -249,21 +253,22 @@ std::set<std::string> make_way(const Stored_tables &tables, bool was_clean) {
   return failed;
 }
 
-void restore_table(const std::string &name, const Stored_table &table, bool was_clean) {
+void restore_table(const std::string &name, const Stored_table &table, bool only_missing) {
   const bool is_partitioned = !table.is_whole;
   const std::string path = "./" + name;
-  if (was_clean && is_there(path + reg_ext) && (!is_partitioned || is_there(path + PAR_EXTENSION)))
+  if (only_missing && is_there(path + reg_ext) &&
+      (!is_partitioned || is_there(path + PAR_EXTENSION)))
     return;
   const Definition image = image_of(name);
   Definition files = files_of(name);
-  if (!was_clean && !is_partitioned && files.has_par) {
+  if (!only_missing && !is_partitioned && files.has_par) {
     /* Its partitions were removed. */
     if (unlink((path + PAR_EXTENSION).c_str()) == 0) sync_directory(directory_of(name));
     files.par.clear();
     files.has_par = false;
   }
   const bool is_missing = !files.has_frm || (is_partitioned && !files.has_par);
-  if (!is_missing && (was_clean || (is_same(image, files) && image.fits(table)))) return;
+  if (!is_missing && (only_missing || (is_same(image, files) && image.fits(table)))) return;
   const char *const why = is_missing                ? "was lost"
                           : is_frm_image(files.frm) ? "was not the last one"
                                                     : "was not whole";
@@ -287,7 +292,7 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
       return;
     }
   /* Without a .frm file it is of no table; it would stand in the way of DROP DATABASE. */
-  if (!files.has_frm && files.has_par)
+  if (!files.has_frm && files.has_par && !is_forced_read_only())
     rename((path + PAR_EXTENSION).c_str(), (path + PAR_EXTENSION + ".BAK").c_str());
   /* report_left_behind() reports copies by ALTER TABLE. */
   if (!is_intermediate(name))
@@ -390,8 +395,9 @@ void put_aside(const std::string &name) {
       path.c_str(), reg_ext, path.c_str(), reg_ext);
 }
 
-/* After a crash. What is no database has no .frm files of ours. */
-void clear_strangers(const Stored_tables &tables) {
+/* Files of tables that the engine does not have. What is no database has no .frm files of ours. */
+template <typename Take>
+void for_each_stranger(const Stored_tables &tables, const Take &take) {
   for (const std::string &database : entries_of(".")) {
     for (const std::string &file : entries_of("./" + database)) {
       const bool is_par = ends_with(file, PAR_EXTENSION);
@@ -400,12 +406,33 @@ void clear_strangers(const Stored_tables &tables) {
       if (tables.count(name)) continue;
       /* Another engine's .par file has its .frm file beside it. */
       if (is_par ? is_there(path + reg_ext) : !is_ours(path + reg_ext)) continue;
-      put_aside(name);
+      take(name, file);
     }
-    /* What the server has changed while it went on or back is not synced either. */
-    sync_directory("./" + database);
   }
+}
+
+/* After a crash. */
+void clear_strangers(const Stored_tables &tables) {
+  for_each_stranger(tables, [](const std::string &name, const std::string &) { put_aside(name); });
+  /* What the server has changed while it went on or back is not synced either. */
+  for (const std::string &database : entries_of(".")) sync_directory("./" + database);
   sync_directory(".");
+}
+
+/* Where nothing is written, what can't be read of the catalog is passed over, and what the log has
+   of it may be missing. So a table that seems not to be there may be. */
+void report_strangers(const Stored_tables &tables) {
+  size_t count = 0;
+  std::string first;
+  for_each_stranger(tables, [&](const std::string &name, const std::string &file) {
+    if (!count++) first = directory_of(name) + "/" + file;
+  });
+  if (!count) return;
+  sql_print_warning(
+      "Tidepool: %zu files of definitions, the first of which is %s, are of tables that the engine "
+      "does not have, or whose place in the catalog it could not read. As tidepool_force_recovery "
+      "lets nothing be written, they stay where they are",
+      count, first.c_str());
 }
 
 } // namespace
@@ -433,14 +460,18 @@ void restore_partitioned_files() {
 void restore_definitions() {
   Stored_tables tables;
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
-  const bool was_clean = tp_was_clean(engine.db);
-  const std::set<std::string> stay = make_way(tables, was_clean);
+  const bool was_clean = tp_was_clean(engine.db), is_read_only = is_forced_read_only(),
+             only_missing = was_clean || is_read_only;
+  const std::set<std::string> stay = make_way(tables, only_missing);
   tables.clear();
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
   for (const auto &table : tables)
-    if (!stay.count(table.first)) restore_table(table.first, table.second, was_clean);
+    if (!stay.count(table.first)) restore_table(table.first, table.second, only_missing);
   restore_all_options(tables);
-  if (!was_clean) clear_strangers(tables);
+  if (is_read_only)
+    report_strangers(tables);
+  else if (!was_clean)
+    clear_strangers(tables);
 }
 
 void restore_par_file(const std::string &table) {

@@ -4,6 +4,7 @@
 #include "foreign_key.h"
 #include "engine.h"
 #include "errors.h"
+#include "foreign_key_index.h"
 #include "server_versions.h"
 #include "table_share.h"
 #include <algorithm>
@@ -301,7 +302,7 @@ void Foreign_keys::set(const std::string &child, Constraint_list keys) {
   aside.erase(child);
   const bool had = !all_of_child(child).empty();
   if (!had && keys.empty()) {
-    touch(child);
+    note_change_of(child);
     return;
   }
   By_child changed;
@@ -309,8 +310,18 @@ void Foreign_keys::set(const std::string &child, Constraint_list keys) {
   take(std::move(changed));
 }
 
-void Foreign_keys::touch(const std::string &table) {
+void Foreign_keys::note_change_of(const std::string &table) {
   if (is_concerned(table)) generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void Foreign_keys::touch(const std::string &table) {
+  note_change_of(table);
+  close_foreign_indexes_of(table);
+}
+
+void Foreign_keys::forget(const std::string &child) {
+  set(child, {});
+  close_foreign_indexes_of(child);
 }
 
 namespace {

@@ -119,8 +119,9 @@ public:
   /* ---- with `definitions` held */
 
   void set(const std::string &child, Constraint_list keys);
-  void forget(const std::string &child) { set(child, {}); }
-  /* The table has changed, or is another. */
+  /* The table is gone, or has changed, or is another. The caller has it to itself: what handlers of
+     other tables have open of it is closed (close_foreign_indexes_of()). */
+  void forget(const std::string &child);
   void touch(const std::string &table);
 
   /* Renames a table in the catalog and here, with all that is said of it. A TP_* code;
@@ -151,6 +152,7 @@ private:
             const std::string *to = nullptr);
   By_child with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const;
   void take(By_child changed);
+  void note_change_of(const std::string &table);
 
   mutable std::mutex mutex;
   By_child by_child;

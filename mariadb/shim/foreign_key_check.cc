@@ -69,11 +69,6 @@ static int unusable(THD *thd, Session *session, const Constraint &key, const std
   return violation(thd, session, key, error);
 }
 
-static bool differ(const std::vector<Part> &parts, const uchar *a, const uchar *b) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [=](const Part &part) { return !part.column.same(a, b); });
-}
-
 namespace {
 /* A step of the session's cascade, while its actions are at work. */
 class Step {
@@ -187,15 +182,13 @@ int ha_tidepool::check_foreign_update(const uchar *old_record, const uchar *new_
   if (!checks) return 0;
   for (Foreign_checks::Side &side : checks->own) {
     if (int error = open_foreign_index(side, true)) return error;
-    if (side.index->problem().empty() && !differ(side.index->own_parts(), old_record, new_record))
-      continue;
+    if (!side.index->key_differs(old_record, new_record)) continue;
     if (int error = check_parent(side, new_record)) return error;
   }
   const Step step(session, shared->name, false);
   for (Foreign_checks::Side &side : checks->referencing) {
     if (int error = open_foreign_index(side, false)) return error;
-    if (side.index->problem().empty() && !differ(side.index->own_parts(), old_record, new_record))
-      continue;
+    if (!side.index->key_differs(old_record, new_record)) continue;
     if (int error = act_on_children(side, side.key->on_update, old_record, new_record))
       return error;
   }

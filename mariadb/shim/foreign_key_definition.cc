@@ -305,27 +305,28 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
   return 0;
 }
 
-static bool has_index(TABLE *form, const Layouts &layouts, const std::vector<std::string> &names,
-                      const Alter_info *alter) {
+static bool has_index(const TABLE_SHARE *form, const Layouts &layouts,
+                      const std::vector<std::string> &names, const Alter_info *alter) {
   std::vector<uint16> columns;
   std::string missing;
-  return columns_of(form->s, names_after(names, alter), &columns, &missing) &&
+  return columns_of(form, names_after(names, alter), &columns, &missing) &&
          tree_of_columns(layouts, columns) >= 0;
 }
 
-bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table,
-                                  const Constraint_list &own, const Alter_info *alter) {
+bool has_indexes_for_foreign_keys(THD *thd, const TABLE_SHARE *form, const KEY *form_keys,
+                                  const std::string &table, const Constraint_list &own,
+                                  const Alter_info *alter) {
   const Constraint_list referencing = foreign_keys.of_parent(table);
   if (own.empty() && referencing.empty()) return true;
-  if (form->versioned() && !referencing.empty()) {
+  if (form->versioned && !referencing.empty()) {
     Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_CANNOT_ADD_FOREIGN,
                         "Foreign key %s: a referenced table can't have system versioning",
                         referencing[0]->name.c_str());
-    my_error(ER_CANNOT_ADD_FOREIGN, MYF(0), form->s->table_name.str);
+    my_error(ER_CANNOT_ADD_FOREIGN, MYF(0), form->table_name.str);
     return false;
   }
-  const Layouts layouts(form);
+  const Layouts layouts(form, form_keys);
   bool good = true;
   for (const Constraint_ptr &key : own)
     good = good && has_index(form, layouts, key->columns, alter);
@@ -352,6 +353,80 @@ bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &tabl
   }
   my_error(ER_DROP_INDEX_FK, MYF(0), dropped);
   return false;
+}
+
+/* Whether the columns that other tables reference are still there, with values that compare as
+   before. Those that did not fit in `now` need not. */
+static bool keeps_referenced_columns(const TABLE_SHARE *now, const TABLE_SHARE *next,
+                                     const std::string &table, const Alter_info *alter) {
+  for (const Constraint_ptr &key : foreign_keys.of_parent(table)) {
+    std::vector<uint16> before, after;
+    std::string missing, db, child;
+    if (key->child == table || !columns_of(now, key->referenced, &before, &missing)) continue;
+    server_names(key->child, &db, &child);
+    const std::string of_child = db + "." + child;
+    if (!columns_of(next, names_after(key->referenced, alter), &after, &missing)) {
+      my_error(ER_FK_COLUMN_CANNOT_DROP_CHILD, MYF(0), missing.c_str(), key->name.c_str(),
+               of_child.c_str());
+      return false;
+    }
+    for (size_t i = 0; i < before.size(); i++) {
+      if (!can_be_in_foreign_key(now, before[i]) || are_comparable(now, before[i], next, after[i]))
+        continue;
+      my_error(ER_FK_COLUMN_CANNOT_CHANGE_CHILD, MYF(0), key->referenced[i].c_str(),
+               key->name.c_str(), of_child.c_str());
+      return false;
+    }
+  }
+  return true;
+}
+
+bool keeps_its_children(THD *thd, const TABLE_SHARE *now, const TABLE_SHARE *next,
+                        const KEY *next_keys, const std::string &table, const Alter_info *alter) {
+  if (!checks_are_on(thd)) return true;
+  return keeps_referenced_columns(now, next, table, alter) &&
+         has_indexes_for_foreign_keys(thd, next, next_keys, table, {}, alter);
+}
+
+namespace {
+/* A definition as a .frm file has it, of which the server's cache does not learn: the file is about
+   to be another. */
+class Definition_in_file {
+public:
+  Definition_in_file(THD *thd, const std::string &table, const std::string &path) : path(path) {
+    server_names(table, &db, &name);
+    init_private_share(thd, &share, db.c_str(), name.c_str(), this->path.c_str(), 0);
+    is_read = open_table_def(thd, &share, GTS_TABLE) == OPEN_FRM_OK;
+  }
+  ~Definition_in_file() { free_table_share(&share); }
+  Definition_in_file(const Definition_in_file &) = delete;
+  Definition_in_file &operator=(const Definition_in_file &) = delete;
+
+  TABLE_SHARE share;
+  bool is_read;
+
+private:
+  std::string path, db, name;
+};
+} // namespace
+
+bool keeps_its_children(THD *thd, const std::string &now_path, const std::string &next_path,
+                        const std::string &table) {
+  const Constraint_list referencing = foreign_keys.of_parent(table);
+  const bool is_parent =
+      std::any_of(referencing.begin(), referencing.end(),
+                  [&](const Constraint_ptr &key) { return key->child != table; });
+  if (!is_parent || !checks_are_on(thd)) return true;
+  const Definition_in_file now(thd, table, now_path), next(thd, table, next_path);
+  if (!now.is_read || !next.is_read) {
+    if (!thd->is_error()) my_error(ER_TABLE_DEF_CHANGED, MYF(0));
+    return false;
+  }
+  if (next.share.db_type() != engine.hton) {
+    my_error(ER_FEATURE_NOT_SUPPORTED_WITH_PARTITIONING, MYF(0), "FOREIGN KEY");
+    return false;
+  }
+  return keeps_its_children(thd, &now.share, &next.share, next.share.key_info, table, nullptr);
 }
 
 int check_referencing(THD *thd, TABLE *form, const std::string &name) {

@@ -29,8 +29,23 @@ std::string user_name_of(THD *thd, const TABLE *form, const std::string &path_na
 
 /* Whether the constraints of `table`, and those that reference it, still have the indexes that they
    need in `form`. If not, the error has been sent. */
-bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table,
-                                  const Constraint_list &own, const Alter_info *alter);
+bool has_indexes_for_foreign_keys(THD *thd, const TABLE_SHARE *form, const KEY *form_keys,
+                                  const std::string &table, const Constraint_list &own,
+                                  const Alter_info *alter);
+
+/*
+  Whether the constraints of other tables that reference `table` have in `next`, which ALTER TABLE
+  is about to make of it, the columns and indexes that they have in `now`. If not, the error has
+  been sent. The caller has the table's exclusive metadata lock. While it was at work, a CREATE
+  TABLE, or an ALTER TABLE that checks no rows, may have made such a constraint, which looked at the
+  table as it was. It is known by now, for such a statement has a metadata lock on the parent from
+  that look to its end.
+*/
+bool keeps_its_children(THD *thd, const TABLE_SHARE *now, const TABLE_SHARE *next,
+                        const KEY *next_keys, const std::string &table, const Alter_info *alter);
+/* The same where a copy is about to take the table's place; of files without their extensions. */
+bool keeps_its_children(THD *thd, const std::string &now_path, const std::string &next_path,
+                        const std::string &table);
 
 /* Whether existing constraints fit a table of their parent's name that is being created. An
    HA_ERR_* code. */

@@ -6,6 +6,9 @@
 #include "session.h"
 #include "sql_base.h"
 #include "table_cache.h"
+#include <map>
+#include <mutex>
+#include <set>
 
 namespace tidepool {
 
@@ -183,30 +186,74 @@ bool are_comparable(const TABLE_SHARE *a, uint16 a_column, const TABLE_SHARE *b,
 
 /* ---- one index */
 
+namespace {
+/* Those that have a table open, by its name. Statements look here only when they open one. */
+std::mutex open_indexes_mutex;
+std::map<std::string, std::set<Foreign_index *>> open_indexes;
+} // namespace
+
 Foreign_index::~Foreign_index() {
+  if (!room.empty()) {
+    std::lock_guard<std::mutex> guard(open_indexes_mutex);
+    const auto found = open_indexes.find(name);
+    if (found != open_indexes.end() && found->second.erase(this) && found->second.empty())
+      open_indexes.erase(found);
+  }
   if (reader) tp_reader_close(reader);
   if (opened) tp_table_close(opened);
 }
 
+void close_foreign_indexes_of(const std::string &table) {
+  std::vector<std::pair<tp_table *, tp_reader *>> closed;
+  {
+    std::lock_guard<std::mutex> guard(open_indexes_mutex);
+    const auto found = open_indexes.find(table);
+    if (found == open_indexes.end()) return;
+    for (Foreign_index *index : found->second) {
+      closed.emplace_back(index->opened, index->reader);
+      index->opened = nullptr;
+      index->reader = nullptr;
+    }
+    open_indexes.erase(found);
+  }
+  for (const auto &[opened, reader] : closed) {
+    tp_reader_close(reader);
+    tp_table_close(opened);
+  }
+}
+
+bool Foreign_index::key_differs(const uchar *a, const uchar *b) const {
+  return own_columns.empty() ||
+         std::any_of(own_columns.begin(), own_columns.end(),
+                     [=](const Column &column) { return !column.same(a, b); });
+}
+
 int Foreign_index::open(THD *thd, const std::string &table, const std::vector<std::string> &columns,
-                        const TABLE_SHARE *own_share, const std::vector<std::string> &own_columns) {
+                        const TABLE_SHARE *own_share, const std::vector<std::string> &own_names) {
   name = table;
-  const Definition definition(thd, table);
   std::vector<uint16> there, here;
   std::string missing;
+  if (!columns_of(own_share, own_names, &here, &missing)) {
+    problem_ = "there is no column " + missing;
+    return 0;
+  }
+  for (uint16 column : here) {
+    own_columns.emplace_back(own_share->field[column], own_share);
+    own_columns.back().null_image = nullptr;
+  }
+  const Definition definition(thd, table);
   if (!definition.share) {
     problem_ = definition.is_foreign ? "the other table is not a plain table of this engine"
                                      : "the other table does not exist";
     return 0;
   }
-  if (!columns_of(definition.share, columns, &there, &missing) ||
-      !columns_of(own_share, own_columns, &here, &missing)) {
+  if (!columns_of(definition.share, columns, &there, &missing)) {
     problem_ = "there is no column " + missing;
     return 0;
   }
   for (size_t i = 0; i < there.size(); i++)
     if (!are_comparable(own_share, here[i], definition.share, there[i])) {
-      problem_ = "the types of " + own_columns[i] + " and " + columns[i] + " differ";
+      problem_ = "the types of " + own_names[i] + " and " + columns[i] + " differ";
       return 0;
     }
   std::unique_ptr<Layouts> trees;
@@ -239,7 +286,11 @@ int Foreign_index::open(THD *thd, const std::string &table, const std::vector<st
   }
   room.resize(key_max);
   scratch.scratch = std::make_unique<uchar[]>(scratch.scratch_len);
-  const int result = tp_table_open(engine.db, table.data(), table.size(), &opened);
+  return open_reader(thd);
+}
+
+int Foreign_index::open_reader(THD *thd) {
+  const int result = tp_table_open(engine.db, name.data(), name.size(), &opened);
   if (result == TP_TABLE_MISSING) {
     opened = nullptr;
     problem_ = "the other table does not exist";
@@ -249,7 +300,13 @@ int Foreign_index::open(THD *thd, const std::string &table, const std::vector<st
     opened = nullptr;
     return server_error(result, thd);
   }
-  return server_error(tp_reader_open(opened, &reader), thd);
+  if (const int failed = tp_reader_open(opened, &reader)) {
+    reader = nullptr;
+    return server_error(failed, thd);
+  }
+  std::lock_guard<std::mutex> guard(open_indexes_mutex);
+  open_indexes[name].insert(this);
+  return 0;
 }
 
 bool Foreign_index::encode(const uchar *record, TABLE *own_table) {

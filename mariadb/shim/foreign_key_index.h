@@ -72,6 +72,9 @@ public:
   /* Why it can't be used: the table, a column or the index is missing, or types differ. Empty: it
      can. */
   const std::string &problem() const { return problem_; }
+  /* Whether two records of the own table differ in columns of the constraint. Known whatever the
+     other table is like. */
+  bool key_differs(const uchar *a, const uchar *b) const;
 
   /* The key of rows that have the values of this record. false: one is NULL, so there are none. */
   bool encode(const uchar *record, TABLE *own_table);
@@ -83,7 +86,6 @@ public:
   int find(tp_transaction *transaction, int lock, int wait);
 
   const std::string &table() const { return name; }
-  const std::vector<Part> &own_parts() const { return own; }
   uint tree() const { return tree_; }
 
   Foreign_index() = default;
@@ -92,7 +94,11 @@ public:
   Foreign_index &operator=(const Foreign_index &) = delete;
 
 private:
+  friend void close_foreign_indexes_of(const std::string &table);
+  int open_reader(THD *thd);
+
   std::string name, problem_;
+  std::vector<Column> own_columns;
   std::vector<Part> own, other;
   uint tree_ = 0;
   bool is_point = false;
@@ -102,6 +108,14 @@ private:
   size_t len = 0;
   Key_room scratch;
 };
+
+/*
+  Closes what Foreign_indexes have open of a table. A table that is dropped or gets another file
+  would keep its file, and the space on disk, until the server closes handlers that no session uses.
+  The caller has the table's exclusive metadata lock, and takes the generation of all constraints on
+  (foreign_key.h): so none of these indexes is in use, and none is used again.
+*/
+void close_foreign_indexes_of(const std::string &table);
 
 /* While this lives, what the transaction does is on behalf of a constraint
    (tp_transaction_set_referential). They may be nested. */

@@ -225,13 +225,20 @@ int ha_tidepool::external_lock(THD *thd, int type) {
 }
 
 int ha_tidepool::begin_own_statement() {
+  THD *thd = ha_thd();
+  const Session *connection = session_of(thd);
+  if (!connection) return HA_ERR_OUT_OF_MEM;
   session = own_session.get();
   if (session->in_statement) return 0;
+  /* A KILL raises what the connection's own transaction listens to. */
+  tp_transaction_listen(session->transaction, connection->interrupt);
   int result = tp_transaction_begin(session->transaction, TP_READ_COMMITTED);
   if (result == TP_OK)
-    result = tp_statement_begin(session->transaction, lock_wait_timeout(ha_thd()),
-                                &session->statement_start);
+    result =
+        tp_statement_begin(session->transaction, lock_wait_timeout(thd), &session->statement_start);
   session->in_transaction = session->in_statement = result == TP_OK;
+  /* One that came before has just been forgotten. */
+  if (unlikely(thd_kill_level(thd) != THD_IS_NOT_KILLED)) tp_interrupt_raise(connection->interrupt);
   return fail(result);
 }
 

@@ -493,6 +493,9 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
     }
     return false;
   }
+  if (!keeps_its_children(ha_thd(), table_share, altered->s, altered->key_info, shared->name,
+                          info->alter_info))
+    return true;
   if (const std::vector<Index_change *> builds = builds_of(info); !builds.empty()) {
     Index_change *failed = nullptr;
     Index_build build(ha_thd(), altered);

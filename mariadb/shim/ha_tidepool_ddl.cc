@@ -123,9 +123,12 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     return error;
   if (is_intermediate(name)) {
     const std::string altered = altered_table(thd);
-    if (!altered.empty() &&
-        !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info))
+    if (!altered.empty() && !has_indexes_for_foreign_keys(thd, form->s, form->key_info, altered,
+                                                          keys, info->alter_info))
       return HA_ERR_CANNOT_ADD_FOREIGN;
+    if (Session *session = altered.empty() ? nullptr : session_of(thd))
+      session->copy = {thd->query_id, altered,
+                       std::string(path).substr(0, std::string(path).find(PARTITION_SEPARATOR))};
     if (!altered.empty() && altered != user_name_of(thd, form, name))
       keys.push_back(Constraint::note_of_copy(name, altered));
   } else if (int error = check_referencing(thd, form, name)) {
@@ -196,10 +199,7 @@ static int set_aside(const std::vector<std::string> &names, Attachments attached
     attached.remove_all(aside->back());
     renames.emplace_back(name, aside->back());
   }
-  const int result = rename_stored(renames, attached);
-  if (result == TP_OK)
-    for (const std::string &name : names) foreign_keys.forget(name);
-  return result;
+  return rename_stored(renames, attached);
 }
 
 static int set_aside(const std::string &name, std::string *aside) {
@@ -362,6 +362,7 @@ int drop_table(handlerton *, const char *path) {
      Or another has, that has no metadata lock any more: it has read by HANDLER, and closed that. */
   std::string aside;
   if (const int renamed = set_aside(name, &aside)) return server_error(renamed, thd);
+  foreign_keys.forget(name);
   if (is_in_transaction)
     session->dropped.push_back(aside);
   else
@@ -388,10 +389,13 @@ void drop_database(handlerton *, char *path) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   for (const std::string &table : names_with(name + "/")) {
     int result = drop_stored(table);
-    if (result == TP_OK) foreign_keys.forget(table);
     std::string aside;
-    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK)
-      drop_ownerless(aside, nullptr);
+    const bool is_busy = result == TP_TABLE_BUSY;
+    if (is_busy) result = set_aside(table, &aside);
+    /* Without a .frm file there is no metadata lock on it either, so a transaction may be using it
+       for a check: not forget(). */
+    if (result == TP_OK) foreign_keys.set(table, {});
+    if (result == TP_OK && is_busy) drop_ownerless(aside, nullptr);
     server_error(result, nullptr);
   }
 }
@@ -468,8 +472,24 @@ void drop_temporary_tables() {
 
 int ha_tidepool::delete_table(const char *name) { return tidepool::drop_table(ht, name); }
 
+/* Before a copy takes the place of its table: whether the constraints that reference the table can
+   be with the copy. The table is renamed aside before, or, if it gets another name, dropped
+   afterwards. */
+static bool may_be_replaced(THD *thd, const std::string &from, const char *from_path,
+                            const std::string &to) {
+  Session *session = thd && mysqld_server_started ? session_of(thd) : nullptr;
+  if (!session || session->copy.statement != thd->query_id) return true;
+  const Copy_of_table copy = session->copy;
+  const bool is_table = from == copy.table && is_intermediate(to),
+             is_copy = server_table_of(from_path) == copy.path && !is_intermediate(to);
+  if (!is_table && !is_copy) return true;
+  session->copy = {};
+  return keeps_its_children(thd, "./" + copy.table, copy.path, copy.table);
+}
+
 int ha_tidepool::rename_table(const char *from, const char *to) {
   const std::string old_name = table_name_of(from), new_name = table_name_of(to);
+  if (!may_be_replaced(ha_thd(), old_name, from, new_name)) return HA_ERR_CANNOT_ADD_FOREIGN;
   end_merges_of(old_name);
   give_away_parted();
   sync_triggers_at_end(ha_thd(), old_name);

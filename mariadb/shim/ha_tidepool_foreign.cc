@@ -206,7 +206,7 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
                error);
     return true;
   }
-  return !has_indexes_for_foreign_keys(thd, altered, shared->name,
+  return !has_indexes_for_foreign_keys(thd, altered->s, altered->key_info, shared->name,
                                        foreign_keys.of_child(shared->name), info->alter_info);
 }
 

@@ -111,6 +111,19 @@ bool has_tables_of_indexes(Share *, long) {
 
 } // namespace versions
 
+/* A definition that is read for one statement alone. Later versions ask whether one thread alone
+   has it. */
+template <typename Share>
+auto init_private_share(THD *thd, Share *share, const char *db, const char *name, const char *path,
+                        int) -> decltype(init_tmp_table_share(thd, share, db, 0, name, path)) {
+  init_tmp_table_share(thd, share, db, 0, name, path);
+}
+template <typename Share>
+void init_private_share(THD *thd, Share *share, const char *db, const char *name, const char *path,
+                        long) {
+  init_tmp_table_share(thd, share, db, 0, name, path, false);
+}
+
 /* Whether indexes of the table are tables to the engine: VECTOR indexes, as of 11.7. */
 inline bool has_tables_of_indexes(TABLE_SHARE *share) {
   return versions::has_tables_of_indexes(share, 0);

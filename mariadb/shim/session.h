@@ -57,6 +57,12 @@ struct Partitions_together {
   std::string from, to; /* to: empty if they were dropped */
 };
 
+/* The copy that an ALTER TABLE has made of a table. */
+struct Copy_of_table {
+  query_id_t statement = 0;
+  std::string table, path; /* path: of the copy, without an extension */
+};
+
 struct Session {
   THD *thd = nullptr;
   tp_transaction *transaction = nullptr;
@@ -79,6 +85,7 @@ struct Session {
   int isolation = TP_REPEATABLE_READ;
   uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
   Partitions_together together;
+  Copy_of_table copy;
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
   uint64 ownerless_generation = 0;  /* ownerless_generation() when the transaction began */
   /* what is done now is on behalf of a constraint (foreign_key_index.h) */

@@ -667,6 +667,8 @@ int apply_at_start() {
   return cache_advice ? TP_OK : tp_set_cache_advice(engine.db, 0);
 }
 
+bool is_forced_read_only() { return force_recovery >= TP_FORCE_READ_ONLY; }
+
 bool is_each_commit_durable() { return flush_log_at_trx_commit == 1; }
 
 ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }

@@ -37,6 +37,8 @@ struct Fulltext_variables {
 };
 Fulltext_variables session_fulltext_variables(THD *thd);
 ulonglong fulltext_search_bytes();
+/* Whether force_recovery lets nothing be written. */
+bool is_forced_read_only();
 /* flush_log_at_trx_commit = 1 */
 bool is_each_commit_durable();
 

@@ -419,6 +419,26 @@ pub unsafe extern "C" fn tp_interrupt_raise(interrupt: *const Arc<Interrupt>) {
     guard_or((), || unsafe { &*interrupt }.interrupt());
 }
 
+/// Has the transaction's waits end by the interrupt of another transaction, for which it works.
+/// Before the first operation only.
+///
+/// # Safety
+/// A valid transaction; `interrupt` came from [`tp_interrupt_new`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_transaction_listen(
+    transaction: *mut ServerTransaction,
+    interrupt: *const Arc<Interrupt>,
+) {
+    guard_or((), || {
+        // SAFETY: valid pointers from the shim.
+        let (transaction, interrupt) = unsafe { (&mut *transaction, &*interrupt) };
+        if !Arc::ptr_eq(&transaction.interrupt, interrupt) {
+            transaction.inner.set_interrupt(interrupt.clone());
+            transaction.interrupt = interrupt.clone();
+        }
+    });
+}
+
 /// Gives the handle back.
 ///
 /// # Safety

@@ -18,6 +18,9 @@ use crate::bytes::human;
 use crate::exit::{Error, Result};
 use crate::terminal::print;
 
+/// The file of a server's backup that says of which moment it is.
+const INFO_FILE: &str = "tidepool_backup_info";
+
 /// What `combine` is given.
 #[derive(Debug, Args)]
 pub struct Options {
@@ -56,7 +59,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             to.display()
         )));
     }
-    if let Some(dir) = source_around(to, sources.iter().map(|source| &*source.dir)) {
+    let read = sources.iter().flat_map(|source| [&*source.dir, &*source.root]);
+    if let Some(dir) = source_around(to, read) {
         let why = format!("it is in the backup {}: name another", dir.display());
         return Err(Error::Usage(format!("--to {}: {why}", to.display())));
     }
@@ -86,11 +90,19 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The source in whose directory `to` would be.
-fn source_around<'s>(to: &Path, mut sources: impl Iterator<Item = &'s Path>) -> Option<&'s Path> {
+/// The backup in whose directory `to` would be.
+fn source_around<'s>(to: &Path, sources: impl Iterator<Item = &'s Path>) -> Option<PathBuf> {
     // If it isn't there, nothing can be made in it.
     let above = directory_above(to).canonicalize().ok()?;
-    sources.find(|dir| dir.canonicalize().is_ok_and(|dir| above.starts_with(dir)))
+    sources.filter_map(whole_backup).find(|dir| above.starts_with(dir))
+}
+
+/// The directory of the backup: that of a server may have been named by the engine's in it.
+fn whole_backup(dir: &Path) -> Option<PathBuf> {
+    let dir = dir.canonicalize().ok()?;
+    let is_inner = |above: &&Path| dir.ends_with(ENGINE_DIR) && above.join(INFO_FILE).exists();
+    let above = dir.parent().filter(is_inner).map(Path::to_path_buf);
+    Some(above.unwrap_or(dir))
 }
 
 fn combine_into(sources: &[Source], target: &Path) -> Result<CombineReport> {
@@ -177,6 +189,23 @@ mod tests {
             assert!(is_in(to, ".") && is_in(to, here), "{to}");
         }
         assert!(!is_in("../complete", ".") && !is_in("complete", "src"));
+    }
+
+    #[test]
+    fn nothing_is_made_beside_the_directory_of_the_engine_in_a_servers_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        let (backup, inner) = (dir.path().join("monday"), dir.path().join("monday/tidepool"));
+        fs::create_dir_all(&inner).unwrap();
+        let around = |to: &Path| source_around(to, [&*inner].into_iter());
+        let (beside, within) = (backup.join("complete"), inner.join("complete"));
+        // A directory of this name may be a backup by itself, among others.
+        assert_eq!(around(&beside), None);
+        assert_eq!(around(&within), Some(inner.canonicalize().unwrap()));
+        fs::write(backup.join(INFO_FILE), "").unwrap();
+        for to in [&beside, &within] {
+            assert_eq!(around(to), Some(backup.canonicalize().unwrap()), "{}", to.display());
+        }
+        assert_eq!(around(&dir.path().join("complete")), None);
     }
 
     #[test]

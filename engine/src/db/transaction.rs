@@ -297,7 +297,7 @@ impl Transaction {
 
     /// Listens to the interrupt of another session, which it works for. Before the first operation
     /// only.
-    pub(crate) fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
+    pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
         self.core.set_interrupt(interrupt.clone());
         self.interrupt = interrupt;
     }

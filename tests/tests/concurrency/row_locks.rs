@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
+use tidepool_tests::sql::{code_of, number, run};
 
 fn read_committed(server: &Server) -> Conn {
     let mut conn = server.connect_to("test");
@@ -316,4 +316,58 @@ fn too_many_row_locks_end_their_transaction_and_nothing_else() {
         run(&mut conn, &["COMMIT"]);
     }
     assert_eq!(status(&mut other, "Tidepool_lock_keys"), 0);
+}
+
+/// A sequence writes its row in a transaction beside the session's. A KILL ends its wait all the
+/// same.
+#[test]
+fn a_kill_ends_a_sequences_wait_for_its_row() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const INTERRUPTED: u16 = 1317;
+    let server = Server::start(
+        Options::new("killed_sequence")
+            .engine(Engine::Tidepool)
+            .args(["--tidepool-lock-wait-timeout=100000", "--lock-wait-timeout=100000"]),
+    );
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE SEQUENCE s CACHE 1"]);
+    let waits = |conn: &mut Conn| -> i64 {
+        let status = "SHOW GLOBAL STATUS LIKE 'Tidepool_row_lock_current_waits'";
+        let row: Option<(String, i64)> = conn.query_first(status).expect("a status");
+        row.expect("a row").1
+    };
+    for (statement, kill, code) in [
+        ("SELECT NEXTVAL(s)", "KILL QUERY", Some(INTERRUPTED)),
+        ("SELECT SETVAL(s, 1000)", "KILL QUERY", Some(INTERRUPTED)),
+        ("SELECT NEXTVAL(s)", "KILL", None),
+    ] {
+        let (mut holder, mut waiter) = (server.connect_to("test"), server.connect_to("test"));
+        let (holding, waiting) = (holder.connection_id(), waiter.connection_id());
+        std::thread::scope(|scope| {
+            // It has the row to the statement's end.
+            let hold = "SELECT NEXTVAL(s), SLEEP(100000)";
+            let held = scope.spawn(move || code_of(&mut holder, hold));
+            let sleeps = format!(
+                "SELECT COUNT(*) FROM information_schema.PROCESSLIST
+                 WHERE ID = {holding} AND STATE = 'User sleep'"
+            );
+            wait_until(PATIENCE, "the row is locked", || number(&mut conn, &sleeps) == 1);
+            let waited = scope.spawn(move || match waiter.query_drop(statement) {
+                Ok(()) => Some(0),
+                Err(mysql::Error::MySqlError(error)) => Some(error.code),
+                Err(_) => None,
+            });
+            wait_until(PATIENCE, "a session waits for it", || waits(&mut conn) == 1);
+            run(&mut conn, &[&format!("{kill} {waiting}")]);
+            wait_until(PATIENCE, "the wait is over", || waits(&mut conn) == 0);
+            assert!(!held.is_finished(), "{statement}");
+            let ended = waited.join().expect("no panic");
+            // A connection that is killed may get an answer.
+            assert!(ended == code || (code.is_none() && ended == Some(1927)), "{kill}: {ended:?}");
+            run(&mut conn, &[&format!("KILL QUERY {holding}")]);
+            held.join().expect("no panic");
+        });
+        // Sessions that take the handler over are not killed with it.
+        run(&mut conn, &["SELECT NEXTVAL(s)", "SELECT NEXTVAL(s)"]);
+    }
 }

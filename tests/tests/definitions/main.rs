@@ -7,6 +7,7 @@ mod alter_partitions;
 mod alter_versioned_partitions;
 mod dropped_in_use;
 mod foreign_key_edges;
+mod foreign_key_parents;
 mod foreign_keys;
 mod instant_columns;
 mod instant_columns_histories;

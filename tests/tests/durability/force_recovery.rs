@@ -79,3 +79,34 @@ fn tables_can_be_dumped_without_the_undo_log() {
     let dumped = String::from_utf8_lossy(&dump.stdout).matches("'row'").count();
     assert_eq!(dumped as i64, 2 * ROWS);
 }
+
+/// Where nothing is written, what can't be read of the catalog is passed over: its tables are not
+/// gone for that, and their .frm files stay.
+#[test]
+fn files_of_tables_that_the_catalog_can_not_show_stay() {
+    let mut server = server_with_rows("unread_catalog");
+    let files = ["one", "two"].map(|table| server.data_dir().join(format!("test/{table}.frm")));
+    // The catalog is in its file, and a crash comes after.
+    server.stop();
+    server.launch().expect("a start");
+    server.kill9();
+    for file in ["system.tpd", "system-mirror.tpd"] {
+        let path = server.data_dir().join("tidepool").join(file);
+        let file = OpenOptions::new().read(true).write(true).open(path).expect("the file is there");
+        let len = file.metadata().expect("it has a length").len();
+        // All but the roots, which say where the pages are.
+        let from = 4 * 4096;
+        let zeroes = vec![0; usize::try_from(len - from).expect("it is small")];
+        file.write_all_at(&zeroes, from).expect("it can be written");
+    }
+    for level in [3, 4] {
+        server.restart_with(&[&format!("--tidepool-force-recovery={level}")]);
+        for file in &files {
+            assert!(file.exists(), "{}: {}", file.display(), server.error_log());
+        }
+        let log = server.error_log();
+        assert!(log.contains("2 files of definitions, the first of which is ./test/"), "{log}");
+        assert!(log.contains("they stay where they are"), "{log}");
+        server.kill9();
+    }
+}
