@@ -327,7 +327,7 @@ fn a_kill_ends_a_sequences_wait_for_its_row() {
     let server = Server::start(
         Options::new("killed_sequence")
             .engine(Engine::Tidepool)
-            .args(["--tidepool-lock-wait-timeout=100000", "--lock-wait-timeout=100000"]),
+            .args(["--tidepool-lock-wait-timeout=150", "--lock-wait-timeout=150"]),
     );
     let mut conn = server.connect_to("test");
     run(&mut conn, &["CREATE SEQUENCE s CACHE 1"]);
@@ -345,7 +345,7 @@ fn a_kill_ends_a_sequences_wait_for_its_row() {
         let (holding, waiting) = (holder.connection_id(), waiter.connection_id());
         std::thread::scope(|scope| {
             // It has the row to the statement's end.
-            let hold = "SELECT NEXTVAL(s), SLEEP(100000)";
+            let hold = "SELECT NEXTVAL(s), SLEEP(150)";
             let held = scope.spawn(move || code_of(&mut holder, hold));
             let sleeps = format!(
                 "SELECT COUNT(*) FROM information_schema.PROCESSLIST

@@ -56,7 +56,8 @@ fn an_update_that_keeps_the_key_needs_no_parent() {
     check(&mut conn, "c");
 }
 
-/// The same of a parent's rows, where the children's column has another type.
+/// The same of a parent's rows, where the children's column has another type; and where the parent
+/// has lost its index.
 #[test]
 fn an_update_that_keeps_the_key_needs_no_fitting_child() {
     let server = Server::start(Options::new("fk_unfit").engine(Engine::Tidepool));
@@ -64,13 +65,12 @@ fn an_update_that_keeps_the_key_needs_no_fitting_child() {
     run(
         &mut conn,
         &[
-            "CREATE TABLE p (id INT PRIMARY KEY, u INT, n INT, KEY (u))",
+            "SET foreign_key_checks = 0",
             "CREATE TABLE c (id INT PRIMARY KEY, p INT, n INT, KEY (p),
                 FOREIGN KEY (p) REFERENCES p (u))",
+            "CREATE TABLE p (id INT PRIMARY KEY, u BIGINT, n INT, KEY (u))",
             "INSERT INTO p VALUES (1, 1, 0), (2, 2, 0)",
             "INSERT INTO c VALUES (1, 1, 0)",
-            "SET foreign_key_checks = 0",
-            "ALTER TABLE c MODIFY p BIGINT",
             "SET foreign_key_checks = 1",
             "UPDATE p SET n = n + 1",
             "UPDATE p SET u = u, id = id + 10",
@@ -80,12 +80,13 @@ fn an_update_that_keeps_the_key_needs_no_fitting_child() {
     assert_eq!(code_of(&mut conn, "UPDATE p SET u = 7 WHERE u = 2"), HAS_CHILDREN);
     assert_eq!(code_of(&mut conn, "DELETE FROM p WHERE u = 2"), HAS_CHILDREN);
     assert_eq!(code_of(&mut conn, "UPDATE c SET p = 2"), NO_PARENT);
-    // With another type on both sides, or an index that is back, all is as before.
     run(
         &mut conn,
         &[
             "SET foreign_key_checks = 0",
-            "ALTER TABLE p MODIFY u BIGINT",
+            "DROP TABLE p",
+            "CREATE TABLE p (id INT PRIMARY KEY, u INT, n INT, KEY (u))",
+            "INSERT INTO p VALUES (1, 1, 0), (2, 2, 0)",
             "SET foreign_key_checks = 1",
             "UPDATE c SET p = 2",
             "SET foreign_key_checks = 0",
@@ -97,7 +98,7 @@ fn an_update_that_keeps_the_key_needs_no_fitting_child() {
     );
     assert_eq!(code_of(&mut conn, "UPDATE c SET p = 1"), NO_PARENT);
     assert_eq!(code_of(&mut conn, "DELETE FROM p WHERE u = 2"), HAS_CHILDREN);
-    run(&mut conn, &["DELETE FROM p WHERE u = 1", "UPDATE p SET u = 4, n = 1 WHERE u = 5"]);
+    run(&mut conn, &["DELETE FROM p WHERE u = 1"]);
     assert_eq!(number(&mut conn, "SELECT SUM(n) FROM c"), 2);
     for table in ["p", "c"] {
         check(&mut conn, table);
@@ -180,7 +181,7 @@ fn a_key_that_is_made_while_its_parent_is_altered_goes_with_it() {
     let server = Server::start(Options::new("fk_parent_follows").engine(Engine::Tidepool));
     let mut conn = server.connect_to("test");
     for (alter, parent, column) in [
-        ("CHANGE u v INT, ADD KEY s (s), ALGORITHM=NOCOPY, LOCK=NONE", "p", "v"),
+        ("CHANGE u v INT, ADD n INT, ADD KEY s (s), ALGORITHM=NOCOPY, LOCK=NONE", "p", "v"),
         ("ADD KEY s (s), DROP KEY u, ADD KEY us (u, s), ALGORITHM=NOCOPY, LOCK=NONE", "p", "u"),
         ("FORCE, ALGORITHM=INPLACE, LOCK=NONE", "p", "u"),
         ("ADD n INT, RENAME TO q, ALGORITHM=COPY", "q", "u"),
