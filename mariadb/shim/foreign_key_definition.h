@@ -37,9 +37,9 @@ bool has_indexes_for_foreign_keys(THD *thd, const TABLE_SHARE *form, const KEY *
   Whether the constraints of other tables that reference `table` have in `next`, which ALTER TABLE
   is about to make of it, the columns and indexes that they have in `now`. If not, the error has
   been sent. The caller has the table's exclusive metadata lock. While it was at work, a CREATE
-  TABLE, or an ALTER TABLE that checks no rows, may have made such a constraint, which looked at the
-  table as it was. It is known by now, for such a statement has a metadata lock on the parent from
-  that look to its end.
+  TABLE may have made such a constraint, which looked at the table as it was. It is known by now,
+  for such a statement has a metadata lock on the parent from that look to its end. (ALTER TABLE …
+  ADD FOREIGN KEY has one that excludes an ALTER of the parent.)
 */
 bool keeps_its_children(THD *thd, const TABLE_SHARE *now, const TABLE_SHARE *next,
                         const KEY *next_keys, const std::string &table, const Alter_info *alter);
