@@ -318,60 +318,46 @@ fn too_many_row_locks_end_their_transaction_and_nothing_else() {
     assert_eq!(status(&mut other, "Tidepool_lock_keys"), 0);
 }
 
-/// A sequence writes its row in a transaction beside the session's. A KILL ends its wait all the
-/// same.
+/// Each handler of a sequence has a transaction to itself, so a lock on the row that outlived the
+/// reading would be in the way of the same statement.
 #[test]
-fn a_kill_ends_a_sequences_wait_for_its_row() {
-    const PATIENCE: Duration = Duration::from_secs(60);
-    const INTERRUPTED: u16 = 1317;
+fn a_sequence_that_is_read_with_a_lock_gives_numbers_at_once() {
     let server = Server::start(
-        Options::new("killed_sequence")
+        Options::new("read_sequence")
             .engine(Engine::Tidepool)
-            .args(["--tidepool-lock-wait-timeout=150", "--lock-wait-timeout=150"]),
+            .args(["--tidepool-lock-wait-timeout=2", "--lock-wait-timeout=2"]),
     );
     let mut conn = server.connect_to("test");
-    run(&mut conn, &["CREATE SEQUENCE s CACHE 1"]);
-    let waits = |conn: &mut Conn| -> i64 {
-        let status = "SHOW GLOBAL STATUS LIKE 'Tidepool_row_lock_current_waits'";
-        let row: Option<(String, i64)> = conn.query_first(status).expect("a status");
-        row.expect("a row").1
-    };
-    for (statement, kill, code) in [
-        ("SELECT NEXTVAL(s)", "KILL QUERY", Some(INTERRUPTED)),
-        ("SELECT SETVAL(s, 1000)", "KILL QUERY", Some(INTERRUPTED)),
-        ("SELECT NEXTVAL(s)", "KILL", None),
-    ] {
-        let (mut holder, mut waiter) = (server.connect_to("test"), server.connect_to("test"));
-        let (holding, waiting) = (holder.connection_id(), waiter.connection_id());
-        std::thread::scope(|scope| {
-            // It has the row to the statement's end.
-            let hold = "SELECT *, SLEEP(150) FROM s FOR UPDATE";
-            let held = scope.spawn(move || code_of(&mut holder, hold));
-            let sleeps = format!(
-                "SELECT COUNT(*) FROM information_schema.PROCESSLIST
-                 WHERE ID = {holding} AND STATE = 'User sleep'"
-            );
-            wait_until(PATIENCE, "the row is locked", || number(&mut conn, &sleeps) == 1);
-            // Rows are read to their end: the error may come instead of one.
-            let waited = scope.spawn(move || match waiter.query::<Row, _>(statement) {
-                Ok(_) => Some(0),
-                Err(mysql::Error::MySqlError(error)) => Some(error.code),
-                Err(_) => None,
-            });
-            wait_until(PATIENCE, "a session waits for it", || waits(&mut conn) == 1);
-            run(&mut conn, &[&format!("{kill} {waiting}")]);
-            wait_until(PATIENCE, "the wait is over", || waits(&mut conn) == 0);
-            assert!(!held.is_finished(), "{statement}");
-            let ended = waited.join().expect("no panic");
-            // A connection that is killed may get an answer.
-            assert!(
-                ended == code || (code.is_none() && ended == Some(1927)),
-                "{kill}, {statement}: {ended:?}"
-            );
-            run(&mut conn, &[&format!("KILL QUERY {holding}")]);
-            held.join().expect("no panic");
-        });
-        // Sessions that take the handler over are not killed with it.
-        run(&mut conn, &["SELECT NEXTVAL(s)", "SELECT NEXTVAL(s)"]);
+    run(&mut conn, &["CREATE SEQUENCE s CACHE 1", "CREATE TABLE t (id INT PRIMARY KEY)"]);
+    assert_eq!(number(&mut conn, "SELECT NEXTVAL(s) FROM s FOR UPDATE"), 1);
+    assert_eq!(number(&mut conn, "SELECT NEXTVAL(s) FROM s LOCK IN SHARE MODE"), 2);
+    run(&mut conn, &["INSERT INTO t SELECT NEXTVAL(s) FROM s FOR UPDATE"]);
+    run(&mut conn, &["LOCK TABLES s WRITE, s AS s2 WRITE"]);
+    assert_eq!(number(&mut conn, "SELECT next_not_cached_value FROM s2"), 4);
+    assert_eq!(number(&mut conn, "SELECT NEXTVAL(s)"), 4);
+    run(&mut conn, &["UNLOCK TABLES", "BEGIN"]);
+    assert_eq!(number(&mut conn, "SELECT next_not_cached_value FROM s FOR UPDATE"), 5);
+    assert_eq!(number(&mut server.connect_to("test"), "SELECT NEXTVAL(s)"), 5);
+    run(&mut conn, &["COMMIT"]);
+    assert_eq!(number(&mut conn, "SELECT id FROM t"), 3);
+}
+
+/// A dump locks the tables of a database while it reads one after the other.
+#[test]
+fn a_sequence_that_was_read_keeps_no_old_versions_under_lock_tables() {
+    let server = Server::start(Options::new("dumped_sequence").engine(Engine::Tidepool));
+    let (mut dump, mut writer) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut dump,
+        &["CREATE SEQUENCE s", "CREATE TABLE t (id INT PRIMARY KEY, n INT)", "LOCK TABLES s READ"],
+    );
+    assert_eq!(number(&mut dump, "SELECT next_not_cached_value FROM s"), 1);
+    run(&mut writer, &["INSERT INTO t VALUES (1, 0)"]);
+    for n in 0..20 {
+        run(&mut writer, &[&format!("UPDATE t SET n = {n}")]);
     }
+    let history = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS
+                   WHERE VARIABLE_NAME = 'Tidepool_history_list_length'";
+    wait_until(Duration::from_secs(60), "purge passes", || number(&mut writer, history) == 0);
+    run(&mut dump, &["UNLOCK TABLES"]);
 }
