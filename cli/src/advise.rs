@@ -15,7 +15,7 @@ use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
 use crate::rules::{Finding, Severity, evaluate, is_healthy};
 use crate::server::Server;
-use crate::terminal::{self, printable};
+use crate::terminal::{self, printable_lines};
 
 /// Lines are no longer than this, however wide the terminal is.
 const WIDE: usize = 100;
@@ -139,7 +139,7 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
             "\nHost metrics are unavailable: pool size, swap and connections were not checked.\n",
         );
     }
-    text.lines().map(|line| printable(line) + "\n").collect()
+    printable_lines(&text)
 }
 
 fn head(facts: &Facts) -> String {

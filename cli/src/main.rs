@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidepool_cli::connect::without_server as connection;
-use tidepool_cli::terminal::Verbosity;
+use tidepool_cli::terminal::{Verbosity, print_error};
 use tidepool_cli::{advise, command_files, connect, convert, govern, offline, watch};
 use tidepool_lab::{command as lab, subprocess};
 use tracing::level_filters::LevelFilter;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     // Before anything else parses the words: a parser shows the word that it can't parse.
     let words = std::env::args_os().skip(1);
     if let Err(error) = connect::command_line::refuse_password(Arguments::command(), words) {
-        eprintln!("tidepool: {error}");
+        print_error("tidepool", &error);
         return error.into();
     }
     // The lab starts this program again as a neighbour and as a janitor.
@@ -113,19 +113,19 @@ fn main() -> ExitCode {
         Command::Convert(options) => convert::run(&options, &arguments.connection),
         Command::Check(options) => {
             return offline::check::run(&options).unwrap_or_else(|error| {
-                eprintln!("tidepool check: {error}");
+                print_error("tidepool check", &error);
                 error.into()
             });
         }
         Command::Salvage(options) => {
             return offline::salvage::run(&options).unwrap_or_else(|error| {
-                eprintln!("tidepool salvage: {error}");
+                print_error("tidepool salvage", &error);
                 error.into()
             });
         }
         Command::Combine(options) => {
             return offline::combine::run(&options).unwrap_or_else(|error| {
-                eprintln!("tidepool combine: {error}");
+                print_error("tidepool combine", &error);
                 error.into()
             });
         }
@@ -139,7 +139,7 @@ fn main() -> ExitCode {
         }
         Command::Lab(command) => {
             return lab::run(command).unwrap_or_else(|error| {
-                eprintln!("tidepool lab: {error}");
+                print_error("tidepool lab", &error);
                 match error {
                     tidepool_lab::error::Error::Usage(_) => ExitCode::from(2),
                     _ => ExitCode::FAILURE,
@@ -148,7 +148,7 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tidepool: {error}");
+        print_error("tidepool", &error);
         error.into()
     })
 }
@@ -250,6 +250,12 @@ mod tests {
             "lab run -p geheim",
             "-p --geheim advise",
             "-p -geheim advise",
+            "-qp geheim advise",
+            "advise -qp geheim",
+            "convert -qqp geheim",
+            "-qpgeheim advise",
+            "-qp=geheim advise",
+            "-qphgeheim advise",
         ] {
             let text = refused(line).unwrap_or_else(|| panic!("not refused: {line}"));
             assert!(text.contains("use -p alone") && !text.contains("geheim"), "{line}: {text}");
@@ -277,6 +283,11 @@ mod tests {
             "lab -p run swap",
             "-p help",
             "-p --help",
+            "-qp advise",
+            "-qp -uroot advise",
+            "-quroot advise",
+            "-qu lab -p advise",
+            "-qhpgeheim advise",
             "-p -h lab advise",
             "-h 127.0.0.1 -p advise",
             "-p -V",

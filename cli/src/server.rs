@@ -108,6 +108,13 @@ pub struct Refusal {
     pub message: String,
 }
 
+impl Refusal {
+    /// Whether there is no such table, or no such schema.
+    pub fn is_of_missing_table(&self) -> bool {
+        [1146, 1049].contains(&self.code)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error {}: {}", self.code, self.message)
@@ -248,6 +255,26 @@ impl Server {
         self.asked += 1;
         match self.conn.query_drop(statement) {
             Ok(()) => Ok(Ok(self.conn.affected_rows())),
+            Err(mysql::Error::MySqlError(error)) if !ENDS_SESSION.contains(&error.code) => {
+                Ok(Err(Refusal { code: error.code, message: error.message }))
+            }
+            Err(error) => Err(explain(what, "", error)),
+        }
+    }
+
+    /// The first row of a query that the server may refuse for a reason that the caller acts on, or
+    /// the refusal.
+    ///
+    /// # Errors
+    /// As [`attempt`](Self::attempt).
+    pub fn attempt_first<T: FromRow>(
+        &mut self,
+        what: &str,
+        query: &str,
+    ) -> Result<std::result::Result<Option<T>, Refusal>> {
+        self.asked += 1;
+        match self.conn.query_first::<Row, _>(query) {
+            Ok(row) => Ok(Ok(row.map(|row| typed(what, row)).transpose()?)),
             Err(mysql::Error::MySqlError(error)) if !ENDS_SESSION.contains(&error.code) => {
                 Ok(Err(Refusal { code: error.code, message: error.message }))
             }

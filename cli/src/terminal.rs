@@ -46,7 +46,29 @@ pub fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Prints a result on standard output. A reader that has seen enough (`| head`) is no error. A disk
+/// The same of each line of a text, each with its end.
+pub fn printable_lines(text: &str) -> String {
+    text.lines().map(|line| printable(line) + "\n").collect()
+}
+
+/// Prints a result for people, whatever the names in it are: see [`print`].
+///
+/// # Errors
+/// As [`print`].
+pub fn print_text(text: &str) -> Result<()> {
+    print(&printable_lines(text))
+}
+
+/// Says on standard error why a command ended. A name in the reason may be an escape sequence.
+pub fn print_error(command: &str, error: &impl std::fmt::Display) {
+    eprint!("{}", error_text(command, error));
+}
+
+fn error_text(command: &str, error: &impl std::fmt::Display) -> String {
+    printable_lines(&format!("{command}: {error}"))
+}
+
+/// Prints a result on standard output, as it is. A reader that has seen enough (`| head`) is no error. A disk
 /// that is full is one: half of a report is none.
 ///
 /// # Errors
@@ -71,6 +93,9 @@ mod tests {
     #[test]
     fn control_characters_stay_out_of_the_terminal() {
         assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(printable_lines("a\x07\nb"), "a\u{fffd}\nb\n");
+        let error = Error::Unsupported("`a\x1b[2J`.`t` may need\nroom".into());
+        assert_eq!(error_text("tidepool", &error), "tidepool: `a\u{fffd}[2J`.`t` may need\nroom\n");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub fn refuse_password(
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned()).peekable();
     while let Some(word) = words.next() {
         let next = words.peek();
+        // Flags without a value may stand before an option in one word: `-qp` is `-q -p`.
+        let word = without_flags(command, &word);
         let is_password = match word.as_str() {
             "--" => return Ok(()),
             "-p" | "-p=" | "--password" | "--password=" => next.is_some_and(|next| {
@@ -45,6 +47,25 @@ pub fn refuse_password(
         }
     }
     Ok(())
+}
+
+/// The word without the flags at its beginning that take no value, as long as one letter is left.
+fn without_flags(command: &Command, word: &str) -> String {
+    let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.starts_with('-')) else {
+        return word.to_owned();
+    };
+    let is_flag = |letter: char| {
+        let is_it = |arg: &Arg| arg.get_short() == Some(letter) && !arg.get_action().takes_values();
+        letter != 'p' && command.get_arguments().any(is_it)
+    };
+    let mut rest = letters;
+    while let Some(letter) = rest.chars().next().filter(|letter| is_flag(*letter)) {
+        match &rest[letter.len_utf8()..] {
+            "" => break,
+            more => rest = more,
+        }
+    }
+    format!("-{rest}")
 }
 
 /// Whether the word is an option of the command or of one below it: one that stands in the wrong

@@ -8,8 +8,13 @@
 //! A table without foreign keys is not locked: the ALTER itself keeps others from writing on
 //! servers that copy under a lock, and lets them read.
 //!
-//! When a statement fails, or the user stops the command, the constraints come back whose tables
-//! are in one engine. Those that can't are in the [journal](super::journal).
+//! A group may be hours behind the look at the start. So its tables and constraints are looked at
+//! again before the first DROP, and under the lock where there is one: a group that others have
+//! changed is left as it is, and the next one follows.
+//!
+//! When a statement fails, or the user stops the command, the constraints come back that this run
+//! has dropped, and whose tables are in one engine. Those that can't are in the
+//! [journal](super::journal).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,8 +39,6 @@ use super::statements::{Direction, adds, alter, checks, drops, lock};
 
 /// The server's code for a lock that was not given in time.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
-/// There is no such table, or no such schema.
-const NO_SUCH_TABLE: [u16; 2] = [1146, 1049];
 /// A row has no parent.
 const NO_REFERENCED_ROW: [u16; 2] = [1452, 1216];
 
@@ -66,12 +69,42 @@ pub struct Converted {
     pub checksum: Option<u64>,
 }
 
+/// Tables of a group that was left as it is.
+#[derive(Debug, Clone, Serialize)]
+pub struct Left {
+    pub tables: Vec<TableName>,
+    pub why: String,
+}
+
+/// Why a group was not carried out.
+#[derive(Debug)]
+enum Ended {
+    /// Others have changed it since the look: the next one follows.
+    Left(String),
+    /// No other follows.
+    Failed(Error),
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Ended {
+        Ended::Failed(error)
+    }
+}
+
+impl Ended {
+    fn is_gone(&self) -> bool {
+        matches!(self, Ended::Failed(Error::Gone(_)))
+    }
+}
+
 /// What became of the plan.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
     pub converted: Vec<Converted>,
     /// Foreign keys that were added again.
     pub constraints: u64,
+    /// Groups that others have changed since the look.
+    pub left: Vec<Left>,
     /// Whether the user stopped it before the end.
     pub is_stopped: bool,
 }
@@ -111,9 +144,29 @@ impl Run<'_> {
             if self.is_stopped() {
                 return Ok(());
             }
-            self.group(group)?;
+            match self.group(group) {
+                Ok(()) => {}
+                Err(Ended::Left(why)) => self.leave(group, why),
+                Err(Ended::Failed(error)) => return Err(error),
+            }
         }
         Ok(())
+    }
+
+    fn leave(&mut self, group: &Group, why: String) {
+        let is_done =
+            |name: &TableName| self.outcome.converted.iter().any(|done| done.name == *name);
+        let altered = group.alter.iter().map(|alter| &alter.name).filter(|name| !is_done(name));
+        let mut tables: Vec<TableName> = altered.cloned().collect();
+        for name in &tables {
+            self.bytes_left = self.bytes_left.saturating_sub(self.tables[name].bytes());
+        }
+        if group.alter.is_empty() {
+            tables.clone_from(&group.tables);
+        }
+        let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        (self.say)(&format!("{}: not converted: {why}", names.join(", ")));
+        self.outcome.left.push(Left { tables, why });
     }
 
     fn is_stopped(&mut self) -> bool {
@@ -121,18 +174,56 @@ impl Run<'_> {
         self.outcome.is_stopped
     }
 
-    fn group(&mut self, group: &Group) -> Result<()> {
+    fn group(&mut self, group: &Group) -> std::result::Result<(), Ended> {
         self.check_parents(group)?;
         let has_constraints = group.has_constraints();
         let is_locked = (has_constraints && self.wishes.locks_tables) || self.wishes.is_verifying;
         if is_locked {
-            self.run(&format!("locking {}", group.tables[0]), &lock(&group.tables))?;
+            let what = format!("locking {}", group.tables[0]);
+            self.run_on_tables(&what, &lock(&group.tables))?;
         }
         let result = self.locked(group, is_locked);
-        if is_locked && !matches!(result, Err(Error::Gone(_))) {
+        if is_locked && !result.as_ref().is_err_and(Ended::is_gone) {
             self.run("unlocking", "UNLOCK TABLES")?;
         }
         result
+    }
+
+    /// Compares the group's tables and foreign keys with those of the look. What is dropped now is
+    /// added again by the definition of the look: a key that others have changed would get its old
+    /// definition, and one that they have dropped would come back.
+    fn check_unchanged(&mut self, group: &Group) -> std::result::Result<(), Ended> {
+        for name in &group.tables {
+            let engine = self.space.engine(self.work, name)?;
+            if engine.as_ref() != Some(&self.tables[name].engine) {
+                return Err(Ended::Left(match engine {
+                    None => format!("{name} was dropped since the look at the start"),
+                    Some(engine) => format!(
+                        "{name} was changed since the look at the start (its engine is {engine}): \
+                         run the command again"
+                    ),
+                }));
+            }
+        }
+        let altered = group.alter.iter().map(|alter| alter.name.clone());
+        let children = group.drop.iter().map(|constraint| constraint.child.name());
+        for child in altered.clone().chain(children).collect::<BTreeSet<_>>() {
+            let there = constraints_of(self.work, &child)?;
+            let of_look: Vec<&Constraint> =
+                group.drop.iter().filter(|dropped| dropped.child.name() == child).collect();
+            let mut is_same = of_look.iter().all(|dropped| there.contains(dropped));
+            // All keys of a table that is altered are dropped first.
+            if altered.clone().any(|name| name == child) {
+                is_same &= there.iter().all(|there| of_look.contains(&there));
+            }
+            if !is_same {
+                return Err(Ended::Left(format!(
+                    "the foreign keys of {child} were changed since the look at the start: run \
+                     the command again"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// A foreign key may lead to a table that is not there. One that this user can't see may be
@@ -145,7 +236,7 @@ impl Run<'_> {
             }
             let probe = format!("SELECT 1 FROM {parent} LIMIT 0");
             match self.work.attempt("looking for a parent", &probe)? {
-                Err(refusal) if NO_SUCH_TABLE.contains(&refusal.code) => {}
+                Err(refusal) if refusal.is_of_missing_table() => {}
                 _ => {
                     return Err(Error::Refused {
                         what: printable(&format!("dropping the foreign key {}", constraint.name)),
@@ -161,21 +252,34 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn locked(&mut self, group: &Group, is_locked: bool) -> Result<()> {
+    fn locked(&mut self, group: &Group, is_locked: bool) -> std::result::Result<(), Ended> {
+        self.check_unchanged(group)?;
         let tables = self.tables;
         self.journal.note(&group.drop, |parent| tables.contains_key(parent))?;
-        let altered = self.drop_and_alter(group, is_locked);
-        if matches!(altered, Err(Error::Gone(_))) {
+        let mut dropped = Vec::new();
+        let altered = self.drop_and_alter(group, is_locked, &mut dropped);
+        if altered.as_ref().is_err_and(Ended::is_gone) {
             return altered;
         }
         // Also after an error: as many as can be.
-        let added = self.add_again(group, is_locked, altered.is_err());
-        altered.and(added)
+        let added = self.add_again(group, is_locked, &dropped, altered.is_err());
+        match (altered, added) {
+            (Err(Ended::Left(_)), Err(error)) => Err(error.into()),
+            (altered, added) => altered.and(added.map_err(Ended::from)),
+        }
     }
 
-    fn drop_and_alter(&mut self, group: &Group, is_locked: bool) -> Result<()> {
-        for statement in drops(&group.drop) {
-            self.run("dropping foreign keys", &statement)?;
+    fn drop_and_alter(
+        &mut self,
+        group: &Group,
+        is_locked: bool,
+        dropped: &mut Vec<Constraint>,
+    ) -> std::result::Result<(), Ended> {
+        for part in by_child(&group.drop) {
+            for statement in drops(&part) {
+                self.run("dropping foreign keys", &statement)?;
+            }
+            dropped.extend(part);
         }
         for part in &group.alter {
             if self.is_stopped() {
@@ -189,7 +293,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn table(&mut self, name: &TableName, add: &[Constraint], is_locked: bool) -> Result<()> {
+    fn table(
+        &mut self,
+        name: &TableName,
+        add: &[Constraint],
+        is_locked: bool,
+    ) -> std::result::Result<(), Ended> {
         let table = &self.tables[name];
         if self.wishes.checks_space {
             self.space.check(self.work, table, self.wishes.direction)?;
@@ -207,7 +316,7 @@ impl Run<'_> {
         let copied = watched(&target, id, &printable(&label), || {
             self.work.attempt("changing the engine", &statement)
         })?;
-        let rows = copied.map_err(|refusal| refused(&statement, refusal))?;
+        let rows = copied.map_err(|refusal| ended(&statement, refusal))?;
         self.run("foreign_key_checks", checks(true))?;
         self.outcome.constraints += add.len() as u64;
         self.journal.forget(add)?;
@@ -298,12 +407,24 @@ impl Run<'_> {
 
     /// Adds the group's constraints whose sides are in one engine, and takes them out of the
     /// journal.
-    fn add_again(&mut self, group: &Group, is_locked: bool, has_failed: bool) -> Result<()> {
+    fn add_again(
+        &mut self,
+        group: &Group,
+        is_locked: bool,
+        dropped: &[Constraint],
+        has_failed: bool,
+    ) -> Result<()> {
         let (mut dropped_here, mut earlier) = (Vec::new(), Vec::new());
         let (mut never_gone, mut without_parent) = (Vec::new(), None);
         for constraint in group.all_added() {
             let there = constraints_of(self.work, &constraint.child.name())?;
             if there.iter().any(|there| there.name == constraint.name) {
+                never_gone.push(constraint.clone());
+                continue;
+            }
+            let is_dropped = dropped.contains(constraint);
+            if !is_dropped && group.drop.contains(constraint) {
+                // Others have dropped it: it is theirs to add.
                 never_gone.push(constraint.clone());
                 continue;
             }
@@ -314,7 +435,7 @@ impl Run<'_> {
                 without_parent = Some(constraint);
                 continue;
             }
-            match group.drop.contains(constraint) {
+            match is_dropped {
                 true => dropped_here.push(constraint.clone()),
                 false => earlier.push(constraint.clone()),
             }
@@ -323,7 +444,7 @@ impl Run<'_> {
         let checks = !is_locked && !self.wishes.leaves_orphans;
         self.add(&dropped_here, checks)?;
         self.add(&earlier, !self.wishes.leaves_orphans)?;
-        // Those whose DROP was refused. (Others that are there have left the journal before.)
+        // Those that this run has not dropped. (Others that are there have left the journal before.)
         if has_failed {
             self.journal.forget(&never_gone)?;
         }
@@ -383,12 +504,29 @@ impl Run<'_> {
         Ok(child.is_some() && (parent.is_none() || child == parent))
     }
 
+    /// The same as [`run`](Self::run) for a statement that no table of the group may lack.
+    fn run_on_tables(&mut self, what: &str, statement: &str) -> std::result::Result<(), Ended> {
+        match self.work.attempt(what, statement)? {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(ended(statement, refusal)),
+        }
+    }
+
     fn run(&mut self, what: &str, statement: &str) -> Result<()> {
         match self.work.attempt(what, statement)? {
             Ok(_) => Ok(()),
             Err(refusal) => Err(refused(statement, refusal)),
         }
     }
+}
+
+/// Constraints by their child, which one statement drops.
+fn by_child(constraints: &[Constraint]) -> Vec<Vec<Constraint>> {
+    let mut parts: BTreeMap<TableName, Vec<Constraint>> = BTreeMap::new();
+    for constraint in constraints {
+        parts.entry(constraint.child.name()).or_default().push(constraint.clone());
+    }
+    parts.into_values().collect()
 }
 
 fn lost_parent(constraint: &Constraint) -> Error {
@@ -402,6 +540,14 @@ fn lost_parent(constraint: &Constraint) -> Error {
              add the key all the same with --leave-orphans",
             super::journal::SCHEMA
         )),
+    }
+}
+
+/// A table that is not there any more was dropped by others.
+fn ended(statement: &str, refusal: Refusal) -> Ended {
+    match refusal.is_of_missing_table() {
+        true => Ended::Left(format!("since the look at the start, a table was dropped: {refusal}")),
+        false => refused(statement, refusal).into(),
     }
 }
 

@@ -4,19 +4,21 @@
 //! user can't see stays unseen; the server then refuses the ALTER of its parent, and nothing is
 //! lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::exit::{Error, Result};
-use crate::server::{Server, text};
+use crate::server::{Refusal, Server, text};
 use crate::sql_text::literal;
 
 use super::names::{Chosen, TableName};
 use super::schema::{ChildOrParent, Constraint, Kind, Table, Versioning};
 
-/// The condition that leaves out schemas that the server and this command have for themselves.
-const USERS_OWN: &str = "TABLE_SCHEMA NOT IN ('mysql','sys','information_schema',\
-                         'performance_schema','tidepool_convert') AND TABLE_SCHEMA NOT REGEXP \
-                         '^tidepool_convert_trial(_[0-9]+)?$'";
+/// The condition that leaves out schemas that the server and this command have for themselves. By
+/// bytes: `information_schema` compares names without their case and accents, and `Sys` is a
+/// user's.
+const USERS_OWN: &str = "BINARY TABLE_SCHEMA NOT IN ('mysql','sys','information_schema',\
+                         'performance_schema','tidepool_convert') AND BINARY TABLE_SCHEMA NOT \
+                         REGEXP '^tidepool_convert_trial(_[0-9]+)?$'";
 
 /// Everything that was found.
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ pub struct Found {
 pub fn gather(server: &mut Server) -> Result<Found> {
     let mut found = Found::default();
     tables(server, &mut found)?;
-    found.constraints = constraints(server, "")?;
+    found.constraints = constraints(server, None)?;
     Ok(found)
 }
 
@@ -132,61 +134,111 @@ fn pairs(server: &mut Server, query: &str) -> Result<BTreeSet<TableName>> {
 /// # Errors
 /// As [`Server::rows`].
 pub fn constraints_of(server: &mut Server, child: &TableName) -> Result<Vec<Constraint>> {
-    let (schema, table) = (literal(&child.schema), literal(&child.table));
-    let condition = format!(
-        "AND k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {table} AND r.CONSTRAINT_SCHEMA = \
-         {schema} AND r.TABLE_NAME = {table}"
-    );
-    constraints(server, &condition)
+    constraints(server, Some(child))
 }
 
-/// Foreign keys, with their columns in order.
-fn constraints(server: &mut Server, condition: &str) -> Result<Vec<Constraint>> {
+/// Foreign keys, of one table or of all.
+fn constraints(server: &mut Server, child: Option<&TableName>) -> Result<Vec<Constraint>> {
+    // With constants the server opens the table of exactly this name.
+    let of_child = |schema: &str| {
+        child.map_or(String::new(), |child| {
+            let (of, table) = (literal(&child.schema), literal(&child.table));
+            format!(" AND {schema} = {of} AND TABLE_NAME = {table}")
+        })
+    };
+    let what = "listing the foreign keys";
     let query = format!(
-        "SELECT k.CONSTRAINT_NAME, k.TABLE_SCHEMA, k.TABLE_NAME, k.COLUMN_NAME, \
-                 k.REFERENCED_TABLE_SCHEMA, k.REFERENCED_TABLE_NAME, k.REFERENCED_COLUMN_NAME, \
-                 r.DELETE_RULE, r.UPDATE_RULE FROM information_schema.KEY_COLUMN_USAGE k JOIN \
-                 information_schema.REFERENTIAL_CONSTRAINTS r ON r.CONSTRAINT_SCHEMA = \
-                 k.CONSTRAINT_SCHEMA AND r.TABLE_NAME = k.TABLE_NAME AND r.CONSTRAINT_NAME = \
-                 k.CONSTRAINT_NAME WHERE k.REFERENCED_TABLE_NAME IS NOT NULL {condition} ORDER BY \
-                 k.TABLE_SCHEMA, k.TABLE_NAME, k.CONSTRAINT_NAME, k.ORDINAL_POSITION"
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM \
+         information_schema.REFERENTIAL_CONSTRAINTS WHERE TRUE{}",
+        of_child("CONSTRAINT_SCHEMA")
     );
-    let rows: Vec<mysql::Row> = server.rows("listing the foreign keys", "", &query)?;
-    let mut found: Vec<Constraint> = Vec::new();
-    for row in rows {
-        let word = |at: usize| {
-            let bytes: Option<Vec<u8>> = row.get_opt(at).and_then(|value| value.ok()).flatten();
-            text(bytes.unwrap_or_default())
-        };
-        let side = |schema, table| ChildOrParent { schema, table, columns: Vec::new() };
-        let (child, parent) = (side(word(1), word(2)), side(word(4), word(5)));
-        let is_next = found
-            .last()
-            .is_some_and(|last| last.name == word(0) && last.child.name() == child.name());
-        if !is_next {
-            let (on_delete, on_update) = (word(7), word(8));
-            found.push(Constraint { name: word(0), child, parent, on_delete, on_update });
-        }
-        let last = found.last_mut().expect("one was pushed");
-        last.child.columns.push(word(3));
-        last.parent.columns.push(word(6));
-    }
-    Ok(found)
+    let rules: Vec<mysql::Row> = server.rows(what, "", &query)?;
+    let query = format!(
+        "SELECT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_TABLE_SCHEMA, \
+         REFERENCED_TABLE_NAME, REFERENCED_COLUMN_NAME, ORDINAL_POSITION FROM \
+         information_schema.KEY_COLUMN_USAGE WHERE REFERENCED_TABLE_NAME IS NOT NULL{}",
+        of_child("TABLE_SCHEMA")
+    );
+    let columns: Vec<mysql::Row> = server.rows(what, "", &query)?;
+    let columns = columns.iter().map(|row| KeyColumn {
+        constraint: (TableName::new(word(row, 0), word(row, 1)), word(row, 2)),
+        column: word(row, 3),
+        parent: TableName::new(word(row, 4), word(row, 5)),
+        parent_column: word(row, 6),
+        position: row.get_opt(7).and_then(|value| value.ok()).unwrap_or_default(),
+    });
+    let rules = rules.iter().map(|row| {
+        ((TableName::new(word(row, 0), word(row, 1)), word(row, 2)), (word(row, 3), word(row, 4)))
+    });
+    Ok(joined(columns.collect(), &rules.collect()))
 }
 
-/// Reads what only `SHOW CREATE TABLE` says: the options behind the columns.
+fn word(row: &mysql::Row, at: usize) -> String {
+    let bytes: Option<Vec<u8>> = row.get_opt(at).and_then(|value| value.ok()).flatten();
+    text(bytes.unwrap_or_default())
+}
+
+/// The child and the constraint's name.
+type ConstraintKey = (TableName, String);
+
+/// A column of a foreign key.
+#[derive(Debug, Clone)]
+struct KeyColumn {
+    constraint: ConstraintKey,
+    position: u64,
+    column: String,
+    parent: TableName,
+    parent_column: String,
+}
+
+/// Foreign keys with their columns in order, and what they do when a parent is deleted or updated.
+/// Names are compared by their bytes: the server's own join takes `cafe` and `café` for one.
+fn joined(
+    mut columns: Vec<KeyColumn>,
+    rules: &BTreeMap<ConstraintKey, (String, String)>,
+) -> Vec<Constraint> {
+    columns.sort_by(|a, b| (&a.constraint, a.position).cmp(&(&b.constraint, b.position)));
+    let mut found = Vec::new();
+    for columns in columns.chunk_by(|a, b| a.constraint == b.constraint) {
+        let (child, name) = &columns[0].constraint;
+        let parent = &columns[0].parent;
+        // One whose rules can't be seen went between the two questions.
+        let Some((on_delete, on_update)) = rules.get(&columns[0].constraint).cloned() else {
+            continue;
+        };
+        let side = |of: &TableName, column: fn(&KeyColumn) -> &String| ChildOrParent {
+            schema: of.schema.clone(),
+            table: of.table.clone(),
+            columns: columns.iter().map(column).cloned().collect(),
+        };
+        found.push(Constraint {
+            name: name.clone(),
+            child: side(child, |column| &column.column),
+            parent: side(parent, |column| &column.parent_column),
+            on_delete,
+            on_update,
+        });
+    }
+    found
+}
+
+/// Reads what only `SHOW CREATE TABLE` says: the options behind the columns. The server refuses it
+/// where the table has been dropped since it was listed, or this user may not see its definition.
 ///
 /// # Errors
-/// As [`Server::rows`].
-pub fn options(server: &mut Server, table: &mut Table) -> Result<()> {
+/// As [`Server::attempt`].
+pub fn options(server: &mut Server, table: &mut Table) -> Result<std::result::Result<(), Refusal>> {
     if table.kind != Kind::Table {
-        return Ok(());
+        return Ok(Ok(()));
     }
     let what = format!("SHOW CREATE TABLE {}", table.name);
-    let row: Option<mysql::Row> = server.first(&what, "", &what)?;
+    let row: Option<mysql::Row> = match server.attempt_first(&what, &what)? {
+        Ok(row) => row,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let bytes: Option<Vec<u8>> = row.and_then(|row| row.get_opt(1)?.ok());
     table.options = behind_columns(&text(bytes.unwrap_or_default())).to_owned();
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// The lines of columns and keys begin with two spaces; `)` alone ends them.
@@ -224,6 +276,36 @@ mod tests {
         check("shop.orders").unwrap();
         for text in ["shop.order", "shops"] {
             assert_eq!(check(text).unwrap_err().code(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn foreign_keys_differ_where_the_bytes_of_their_names_do() {
+        let mut columns = Vec::new();
+        let mut rules = BTreeMap::new();
+        let schemas = ["cafe", "café", "Cafe"];
+        // In the order that a comparison without case and accents gives.
+        for position in [2, 1] {
+            for schema in schemas {
+                let constraint = (TableName::new(schema, "t"), "fk".to_owned());
+                rules.insert(constraint.clone(), ("CASCADE".into(), format!("of {schema}")));
+                columns.push(KeyColumn {
+                    constraint,
+                    position,
+                    column: format!("c{position}"),
+                    parent: TableName::new(schema, "p"),
+                    parent_column: format!("p{position}"),
+                });
+            }
+        }
+        let found = joined(columns, &rules);
+        assert_eq!(found.len(), 3);
+        for constraint in found {
+            let schema = &constraint.child.schema;
+            assert!(schemas.contains(&schema.as_str()) && constraint.parent.schema == *schema);
+            assert_eq!(constraint.child.columns, ["c1", "c2"]);
+            assert_eq!(constraint.parent.columns, ["p1", "p2"]);
+            assert_eq!(constraint.on_update, format!("of {schema}"));
         }
     }
 

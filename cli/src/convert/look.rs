@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use indicatif::ProgressBar;
 
 use crate::exit::Result;
-use crate::server::Server;
+use crate::server::{Refusal, Server};
 use crate::terminal::printable;
 
 use super::gather::{check_known, gather, options};
@@ -124,19 +124,18 @@ pub fn look(server: &mut Server, selection: &mut Selection, lock_wait_s: u64) ->
         views: found.views,
         untried: None,
     };
-    let roles = roles(server, selection, &mut found.tables, &mut look)?;
-    look.tables = found.tables;
-    let mut nodes: Vec<Node> = look
-        .tables
-        .iter()
-        .zip(roles)
-        .map(|(table, role)| Node {
-            name: table.name.clone(),
-            engine: table.engine.clone(),
-            bytes: table.bytes(),
-            role,
-        })
-        .collect();
+    let mut nodes: Vec<Node> = Vec::new();
+    for mut table in found.tables {
+        match role(server, selection, &mut table, &mut look)? {
+            Some(role) => {
+                let (name, engine) = (table.name.clone(), table.engine.clone());
+                nodes.push(Node { name, engine, bytes: table.bytes(), role });
+                look.tables.push(table);
+            }
+            // As if it had been dropped before it was listed.
+            None => found.constraints.retain(|there| there.child.name() != table.name),
+        }
+    }
     try_copies(server, &mut look, &mut nodes, &found.constraints, lock_wait_s)?;
     look.plan = plan(&nodes, &found.constraints, &look.missing);
     let blocks = |found: &&Vec<Finding>| found.iter().any(|f| f.weight == Weight::Blocks);
@@ -156,41 +155,47 @@ fn spinner() -> ProgressBar {
     }
 }
 
-/// What may be done with each table, by the rules.
-fn roles(
+/// What may be done with a table, by the rules; `None` for one that has been dropped since it was
+/// listed.
+fn role(
     server: &mut Server,
     selection: &Selection,
-    tables: &mut [Table],
+    table: &mut Table,
     look: &mut Look,
-) -> Result<Vec<Role>> {
-    let mut roles = Vec::new();
-    for table in tables {
-        // A foreign key that is missing needs both of its tables, whatever the user chose.
-        let is_needed = look.missing.iter().any(|constraint| constraint.touches(&table.name));
-        let is_chosen = selection.covers(&table.name);
-        roles.push(if table.kind == Kind::Sequence {
-            look.sequences += usize::from(is_chosen);
-            Role::Stays("a sequence".into())
-        } else if table.engine.eq_ignore_ascii_case(selection.direction.engine()) {
-            look.done += usize::from(is_chosen);
-            Role::Done
-        } else if !is_needed && !is_chosen {
-            Role::Stays("it is not among the chosen tables".into())
-        } else if !selection.is_from(&table.engine) {
-            if is_chosen {
-                *look.others.entry(table.engine.clone()).or_default() += 1;
-            }
-            Role::Stays(format!("its engine is {}", table.engine))
-        } else {
-            options(server, table)?;
-            let found = findings(table, selection.direction);
-            let blocks = found.iter().find(|finding| finding.weight == Weight::Blocks);
-            let role = blocks.map_or(Role::Alter, |finding| Role::Stays(finding.text.clone()));
-            look.findings.insert(table.name.clone(), found);
-            role
-        });
-    }
-    Ok(roles)
+) -> Result<Option<Role>> {
+    // A foreign key that is missing needs both of its tables, whatever the user chose.
+    let is_needed = look.missing.iter().any(|constraint| constraint.touches(&table.name));
+    let is_chosen = selection.covers(&table.name);
+    Ok(Some(if table.kind == Kind::Sequence {
+        look.sequences += usize::from(is_chosen);
+        Role::Stays("a sequence".into())
+    } else if table.engine.eq_ignore_ascii_case(selection.direction.engine()) {
+        look.done += usize::from(is_chosen);
+        Role::Done
+    } else if !is_needed && !is_chosen {
+        Role::Stays("it is not among the chosen tables".into())
+    } else if !selection.is_from(&table.engine) {
+        if is_chosen {
+            *look.others.entry(table.engine.clone()).or_default() += 1;
+        }
+        Role::Stays(format!("its engine is {}", table.engine))
+    } else {
+        let found = match options(server, table)? {
+            Ok(()) => findings(table, selection.direction),
+            Err(refusal) if refusal.is_of_missing_table() => return Ok(None),
+            Err(refusal) => vec![unseen(&refusal)],
+        };
+        let blocks = found.iter().find(|finding| finding.weight == Weight::Blocks);
+        let role = blocks.map_or(Role::Alter, |finding| Role::Stays(finding.text.clone()));
+        look.findings.insert(table.name.clone(), found);
+        role
+    }))
+}
+
+/// A table whose definition the server does not show.
+fn unseen(refusal: &Refusal) -> Finding {
+    let text = format!("its definition can't be seen (SHOW CREATE TABLE): {refusal}");
+    Finding::new(Weight::Blocks, "unseen", text)
 }
 
 /// What may be done by the server's own answer.

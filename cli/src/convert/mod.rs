@@ -218,7 +218,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     }
     journal.close()?;
     let missing = journal::read(&mut work)?;
-    let is_done = !outcome.is_stopped && look.is_complete() && missing.is_empty();
+    let is_done =
+        !outcome.is_stopped && outcome.left.is_empty() && look.is_complete() && missing.is_empty();
     print(&match is_json {
         true => report.json(Some(&outcome)),
         false => report.after(&outcome, &missing),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bytes::human;
 use crate::exit::Result;
 use crate::server::{Kind, Named, Server};
-use crate::terminal::printable;
+use crate::terminal::printable_lines;
 
 use super::apply::Outcome;
 use super::look::Look;
@@ -143,7 +143,7 @@ impl<'a> Report<'a> {
         if !rest.is_empty() {
             let _ = writeln!(text, "other tables: {}", rest.join("; "));
         }
-        safe(&text)
+        printable_lines(&text)
     }
 
     /// The report for people.
@@ -187,7 +187,7 @@ impl<'a> Report<'a> {
         if !self.look.plan.groups.is_empty() {
             text.push_str("\nSee the statements: --format=sql. Carry them out: --apply\n");
         }
-        safe(&text)
+        printable_lines(&text)
     }
 
     /// Tables by what is said of them.
@@ -237,11 +237,15 @@ impl<'a> Report<'a> {
         for (why, names) in self.by_text(Weight::Blocks) {
             let _ = writeln!(text, "Not converted: {}\n    {why}", names_of(&names));
         }
+        for left in &outcome.left {
+            let names: Vec<&TableName> = left.tables.iter().collect();
+            let _ = writeln!(text, "Not converted: {}\n    {}", names_of(&names), left.why);
+        }
         for (engine, count) in &self.look.others {
             let tables = counted(*count, "table");
             let _ = writeln!(text, "Not converted: {tables} of {engine} (--from {engine})");
         }
-        safe(&text)
+        printable_lines(&text)
     }
 
     /// For programs. `outcome` after `--apply`.
@@ -269,7 +273,7 @@ impl<'a> Report<'a> {
                     "tables": part.alter.iter().map(|alter| &alter.name).collect::<Vec<_>>(),
                     "foreign_keys": part.all_added().collect::<Vec<_>>(),
                     "bytes": bytes(part),
-                    "statements": group(part, self.look.direction, self.locks_tables),
+                    "statements": self.statements(part),
                 })
             })
             .collect();
@@ -293,12 +297,16 @@ impl<'a> Report<'a> {
         serde_json::to_string_pretty(&report).expect("plain facts can be written") + "\n"
     }
 
+    fn statements(&self, part: &Group) -> Vec<String> {
+        group(part, &self.look.headless, self.look.direction, self.locks_tables)
+    }
+
     /// The statements as a script for the `mariadb` client.
     pub fn sql(&self, settings: &[Setting], skips_log_bin: bool) -> String {
         let mut text = script_head(settings, skips_log_bin);
         for part in &self.look.plan.groups {
             text.push('\n');
-            for statement in group(part, self.look.direction, self.locks_tables) {
+            for statement in self.statements(part) {
                 let _ = writeln!(text, "{statement};");
             }
         }
@@ -425,11 +433,6 @@ pub fn duration(seconds: f64) -> String {
         ..7200.0 => format!("{:.0} min", seconds / 60.0),
         _ => format!("{:.1} h", seconds / 3600.0),
     }
-}
-
-/// A table may be called after an escape sequence.
-fn safe(text: &str) -> String {
-    text.lines().map(|line| printable(line) + "\n").collect()
 }
 
 #[cfg(test)]

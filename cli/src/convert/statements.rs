@@ -1,5 +1,7 @@
 //! The statements of a group, and the settings of the session that runs them.
 
+use std::collections::BTreeSet;
+
 use crate::sql_text::{identifier, identifiers};
 
 use super::names::TableName;
@@ -70,7 +72,7 @@ pub fn alter(name: &TableName, direction: Direction, add: &[Constraint]) -> Stri
     let mut statement = format!("ALTER TABLE {name} ENGINE={}", direction.engine());
     for constraint in add {
         statement.push_str(", ");
-        statement.push_str(&add_clause(constraint, &constraint.parent.name()));
+        statement.push_str(&own_add_clause(constraint));
     }
     statement
 }
@@ -82,17 +84,18 @@ pub fn drops(constraints: &[Constraint]) -> Vec<String> {
 
 /// The same for what is added.
 pub fn adds(constraints: &[Constraint]) -> Vec<String> {
-    by_child(constraints, |constraint| {
-        let parent = constraint.parent.name();
-        add_clause(constraint, &parent)
-    })
+    by_child(constraints, own_add_clause)
 }
 
-/// `ADD CONSTRAINT …` with another name for the parent.
-pub fn add_clause(constraint: &Constraint, parent: &TableName) -> String {
+fn own_add_clause(constraint: &Constraint) -> String {
+    add_clause(constraint, &constraint.name, &constraint.parent.name())
+}
+
+/// `ADD CONSTRAINT …` with other names for the constraint and its parent.
+pub fn add_clause(constraint: &Constraint, name: &str, parent: &TableName) -> String {
     let mut clause = format!(
         "ADD CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {parent} ({})",
-        identifier(&constraint.name),
+        identifier(name),
         identifiers(&constraint.child.columns),
         identifiers(&constraint.parent.columns),
     );
@@ -134,8 +137,14 @@ pub fn checks(is_on: bool) -> &'static str {
     }
 }
 
-/// All statements of a group, in their order, as they run where nothing goes wrong.
-pub fn group(group: &Group, direction: Direction, locks: bool) -> Vec<String> {
+/// All statements of a group, in their order, as they run where nothing goes wrong. `headless` has
+/// the foreign keys of an earlier run whose parent did not exist when they were dropped.
+pub fn group(
+    group: &Group,
+    headless: &BTreeSet<(TableName, String)>,
+    direction: Direction,
+    locks: bool,
+) -> Vec<String> {
     let mut statements = Vec::new();
     let is_locked = locks && group.has_constraints();
     if is_locked {
@@ -149,15 +158,28 @@ pub fn group(group: &Group, direction: Direction, locks: bool) -> Vec<String> {
         let add = if is_locked { part.add.as_slice() } else { &[] };
         statements.push(alter(&part.name, direction, add));
     }
-    let (here, earlier): (Vec<Constraint>, Vec<Constraint>) = match is_locked {
-        true => group.add.iter().cloned().partition(|added| group.drop.contains(added)),
-        false => (Vec::new(), group.all_added().cloned().collect()),
+    // With checks, no foreign key to a parent that is not there can be added. One whose parent has
+    // gone since it was dropped stays with those that are checked: that is refused.
+    let is_headless = |added: &Constraint| {
+        !group.tables.contains(&added.parent.name())
+            && (group.drop.contains(added) || headless.contains(&added.owned_key()))
     };
-    statements.extend(adds(&here));
-    if is_locked && !group.drop.is_empty() {
+    let rest: Vec<Constraint> = match is_locked {
+        true => group.add.clone(),
+        false => group.all_added().cloned().collect(),
+    };
+    let (unchecked, checked): (Vec<Constraint>, Vec<Constraint>) = rest
+        .into_iter()
+        .partition(|added| is_headless(added) || (is_locked && group.drop.contains(added)));
+    let was_off = is_locked && !group.drop.is_empty();
+    if !was_off && !unchecked.is_empty() {
+        statements.push(checks(false).into());
+    }
+    statements.extend(adds(&unchecked));
+    if was_off || !unchecked.is_empty() {
         statements.push(checks(true).into());
     }
-    statements.extend(adds(&earlier));
+    statements.extend(adds(&checked));
     if is_locked {
         statements.push("UNLOCK TABLES".into());
     }
@@ -211,7 +233,7 @@ mod tests {
             alter: vec![Alter { name, add: vec![here] }],
             add: vec![before],
         };
-        let locked = group(&parts, Direction::ToTidepool, true);
+        let locked = group(&parts, &BTreeSet::new(), Direction::ToTidepool, true);
         assert_eq!(locked[0], "LOCK TABLES `s`.`c` WRITE, `s`.`p` WRITE");
         assert_eq!(locked[1], "ALTER TABLE `s`.`c` DROP FOREIGN KEY `f1`");
         assert_eq!(locked[2], checks(false));
@@ -219,9 +241,39 @@ mod tests {
         assert_eq!(locked[4], checks(true));
         assert!(locked[5].starts_with("ALTER TABLE `s`.`c` ADD CONSTRAINT `f0` "), "{locked:?}");
         assert_eq!(locked[6..], ["UNLOCK TABLES"]);
-        let free = group(&parts, Direction::ToInnodb, false);
+        let free = group(&parts, &BTreeSet::new(), Direction::ToInnodb, false);
         assert_eq!(free[1], "ALTER TABLE `s`.`c` ENGINE=InnoDB");
         assert!(free[2].contains("`f1`") && free[2].contains("`f0`"), "{free:?}");
         assert_eq!(free.len(), 3, "and nothing switches the checks off: {free:?}");
+    }
+
+    #[test]
+    fn foreign_keys_without_a_parent_are_added_unchecked_and_those_that_lost_it_are_not() {
+        let to_nowhere = |name: &str| Constraint {
+            parent: side("gone", &["x", "y"]),
+            ..constraint(name, "RESTRICT", "RESTRICT")
+        };
+        let name = TableName::new("s", "c");
+        // One is dropped here; of two of earlier runs, one had a parent when it was dropped.
+        let (here, before, lost) = (to_nowhere("here"), to_nowhere("before"), to_nowhere("lost"));
+        let headless = BTreeSet::from([before.owned_key()]);
+        let parts = Group {
+            tables: vec![name.clone()],
+            drop: vec![here.clone()],
+            alter: vec![Alter { name, add: vec![here] }],
+            add: vec![before, lost],
+        };
+        for locks in [true, false] {
+            let statements = group(&parts, &headless, Direction::ToTidepool, locks);
+            let is_checked = |name: &str| {
+                let added = format!("ADD CONSTRAINT `{name}`");
+                let at = statements.iter().position(|statement| statement.contains(&added));
+                let set = statements[..at.unwrap()].iter().rev();
+                let mut set = set.filter(|statement| statement.contains("foreign_key_checks"));
+                set.next().is_none_or(|statement| statement == checks(true))
+            };
+            assert!(!is_checked("here") && !is_checked("before"), "{statements:?}");
+            assert!(is_checked("lost"), "{statements:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! long as its connection lives. A schema whose lock is free was left by a trial that has ended:
 //! the next one drops it. (The list of processes would take a privilege.)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::exit::Result;
 use crate::server::Server;
@@ -22,6 +22,8 @@ use super::statements::{Direction, add_clause, alter};
 
 /// What the name of a trial's schema begins with; the connection's number follows.
 const PREFIX: &str = "tidepool_convert_trial_";
+/// The longest name that the server takes.
+const NAME_CHARS_MAX: usize = 64;
 const WHAT: &str = "trying empty copies in the schema tidepool_convert_trial_<connection>";
 
 /// What the server refused.
@@ -78,6 +80,8 @@ pub fn try_all(
             let _ = server.attempt(WHAT, &format!("DROP TABLE {copy}"))?;
         }
     }
+    let schemas: BTreeSet<&String> = tables.iter().map(|table| &table.name.schema).collect();
+    let mut number = 0;
     for table in tables {
         let child = &table.name;
         let of_child: Vec<&Constraint> = constraints
@@ -91,9 +95,15 @@ pub fn try_all(
         if of_child.is_empty() || !has_copies {
             continue;
         }
-        let clause =
-            |constraint: &&Constraint| add_clause(constraint, &copies[&constraint.parent.name()]);
-        let clauses: Vec<String> = of_child.iter().map(clause).collect();
+        let clauses: Vec<String> = of_child
+            .iter()
+            .map(|constraint| {
+                number += 1;
+                let schema = schemas.iter().position(|schema| **schema == child.schema);
+                let name = trial_name(schema.unwrap_or_default(), number, &constraint.name);
+                add_clause(constraint, &name, &copies[&constraint.parent.name()])
+            })
+            .collect();
         let statement = format!("ALTER TABLE {} {}", copies[child], clauses.join(", "));
         if let Err(refusal) = server.attempt(WHAT, &statement)? {
             let why = format!(
@@ -106,6 +116,17 @@ pub fn try_all(
     }
     drop_schema(server, &schema)?;
     Ok(refused)
+}
+
+/// The name of a foreign key between copies. The copies of all schemas are in one schema, in which
+/// each name can be there once; names of one schema stay as different as they are. One that has no
+/// room for that gets the number, which no other has.
+fn trial_name(schema: usize, number: usize, name: &str) -> String {
+    let within = format!("{schema}_{name}");
+    match within.chars().count() {
+        ..=NAME_CHARS_MAX => within,
+        _ => format!("{schema}:{number}"),
+    }
 }
 
 fn begin(server: &mut Server, schema: &str) -> Result<std::result::Result<(), String>> {
@@ -130,7 +151,7 @@ fn begin(server: &mut Server, schema: &str) -> Result<std::result::Result<(), St
 /// Drops what trials have left whose connections are gone.
 fn drop_left_over(server: &mut Server) -> Result<()> {
     let query = format!(
-        "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME REGEXP \
+        "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE BINARY SCHEMA_NAME REGEXP \
          '^{PREFIX}[0-9]+$'"
     );
     let schemas: Vec<String> = server.rows(WHAT, "", &query)?;
@@ -149,4 +170,24 @@ fn drop_schema(server: &mut Server, schema: &str) -> Result<()> {
     let _ = server.attempt(WHAT, &format!("DROP SCHEMA IF EXISTS {}", identifier(schema)))?;
     let _ = server.attempt(WHAT, "SET SESSION foreign_key_checks = 1")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_names_of_two_schemas_are_two_in_the_trial() {
+        let long = "x".repeat(NAME_CHARS_MAX);
+        let names = [
+            trial_name(0, 1, "fk"),
+            trial_name(1, 2, "fk"),
+            trial_name(0, 3, &long),
+            trial_name(1, 4, &long),
+        ];
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+        assert!(names.iter().all(|name| name.chars().count() <= NAME_CHARS_MAX), "{names:?}");
+        // What one schema would refuse, the trial refuses.
+        assert_eq!(trial_name(2, 5, "FK").to_lowercase(), trial_name(2, 6, "fk"));
+    }
 }

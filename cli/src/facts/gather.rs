@@ -343,7 +343,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
         "SELECT",
         "SELECT engine, COUNT(*), CAST(COALESCE(SUM(data_length), 0) AS UNSIGNED), \
          CAST(COALESCE(SUM(index_length), 0) AS UNSIGNED) FROM information_schema.tables \
-         WHERE table_type = 'BASE TABLE' GROUP BY engine",
+         WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'SEQUENCE') GROUP BY engine",
     )?;
     for (engine, count, rows, indexes) in tables {
         data.tables += count;

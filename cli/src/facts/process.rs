@@ -141,9 +141,14 @@ fn is_server_of_listener(name: Option<&str>) -> bool {
     name.is_none_or(is_server)
 }
 
-/// Whether a process of this name is a server.
+/// Whether a process of this name is a server: `mysqld`, one for debugging, or one that is called
+/// after its version. Not `mysqld_safe`, `mariadbd-multi` and `mysqld_exporter`, which run beside
+/// servers.
 pub fn is_server(name: &str) -> bool {
-    name.starts_with("mariadbd") || name.starts_with("mysqld")
+    ["mariadbd", "mysqld"].iter().filter_map(|program| name.strip_prefix(program)).any(|rest| {
+        let rest = rest.strip_prefix('-').unwrap_or(rest);
+        rest == "debug" || rest.chars().all(|c| c.is_ascii_digit() || c == '.')
+    })
 }
 
 /// The server's own word, where such a process runs here, has a server's name and its age.
@@ -219,6 +224,16 @@ mod tests {
     fn who_made_the_socket_is_not_taken_for_the_server_behind_it() {
         for name in ["ssh", "sshd", "proxysql", "haproxy", "mysql", "mysqlrouter", "systemd"] {
             assert!(!is_server_of_listener(Some(name)), "{name}");
+        }
+        // The kernel cuts a name to 15 characters.
+        for name in ["mysqld_safe", "mysqld_multi", "mysqld_exporter", "mysqld_safe_hel"] {
+            assert!(!is_server(name), "{name}");
+        }
+        for name in ["mariadbd-safe", "mariadbd-safe-h", "mariadbd-multi", "mysqld-agent"] {
+            assert!(!is_server(name), "{name}");
+        }
+        for name in ["mysqld-debug", "mysqld-8.0.36", "mysqld8", "mariadbd-11.4"] {
+            assert!(is_server(name), "{name}");
         }
         // One that can't be seen, as of another user where /proc hides them, is.
         for name in [Some("mysqld"), Some("mariadbd"), None] {

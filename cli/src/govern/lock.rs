@@ -1,6 +1,6 @@
 //! One resizer at a time.
 //!
-//! A step down changes settings for a moment and sets back what it found (`shrink.rs`). Two of them
+//! A step down changes settings for a moment and sets back what it found (`mariadb_shrink.rs`). Two of them
 //! at once would each find the other's, and what the user had set would be lost: the unit and a
 //! `govern` by hand, `watch`'s slider beside either, or a `govern` whose predecessor was killed
 //! while its statement goes on in the server. So a program that resizes holds a named lock of the
@@ -111,13 +111,15 @@ impl Contention {
             return Ok(None);
         }
         self.distrusted_until = Some(Instant::now() + DISTRUST);
-        let who = if account.is_empty() { account } else { format!(" ({account})") };
-        Ok(Some(format!(
-            "{}{who} and resizes nothing: the lock is ignored. To end that: KILL {}",
-            taken(holder),
-            holder.unwrap_or(0)
-        )))
+        Ok(Some(ignored(holder, &account)))
     }
+}
+
+/// That the lock is ignored, for people.
+fn ignored(holder: Option<u64>, account: &str) -> String {
+    let who = if account.is_empty() { String::new() } else { format!(" ({account})") };
+    let end = holder.map_or(String::new(), |id| format!(". To end that: KILL {id}"));
+    format!("{}{who} and resizes nothing: the lock is ignored{end}", taken(holder))
 }
 
 /// What a wait for the lock depends on.
@@ -165,6 +167,14 @@ fn statement_of(server: &mut Server, holder: Option<u64>) -> Result<(String, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_holder_that_is_not_known_is_not_to_be_killed() {
+        let known = ignored(Some(7), "'u'@'h'");
+        assert!(known.contains("connection 7") && known.ends_with("KILL 7"), "{known}");
+        let unknown = ignored(None, "");
+        assert!(unknown.contains("ignored") && !unknown.contains("KILL"), "{unknown}");
+    }
 
     #[test]
     fn a_holder_that_resizes_is_waited_for_and_another_is_not() {

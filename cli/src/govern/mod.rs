@@ -53,7 +53,6 @@ pub mod single_instance;
 pub mod size_target;
 pub mod step_size;
 
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -72,12 +71,12 @@ use crate::facts::machine::huge_bytes;
 use crate::facts::process::{Running, chosen_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
-use crate::terminal::Verbosity;
+use crate::terminal::{Verbosity, print_error};
 use bounds::Bounds;
 use governing::Governing;
 use log::Log;
 use pool::InnodbPool;
-use single_instance::SingleInstance;
+use single_instance::{Claim, SingleInstance};
 
 /// How often the signals are read while nothing happens.
 const TICK: Duration = Duration::from_millis(100);
@@ -167,12 +166,13 @@ pub fn run(
     }
     let end = after(options.duration);
     let over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
-    let _alone = if options.apply { claim_server(process, &mut log, over) } else { None };
+    let alone = if options.apply { claim_server(process, &mut log, over) } else { None };
     let mut governing = Governing::new(process, pool, bounds, log, options);
     if options.apply {
         governing.measure(&target)?;
     }
     while !over() {
+        alone.iter().for_each(Claim::empty_queue);
         let pause = match governing.tick(options) {
             Err(Error::Gone(why)) if governing.runs() => {
                 governing.reconnect(&target, &why, over)?
@@ -220,7 +220,7 @@ fn end_without_an_answer(stop: &Arc<AtomicBool>, is_stepping: Arc<AtomicBool>) {
                 asked_at = None;
             } else if asked_at.get_or_insert_with(Instant::now).elapsed() >= ANSWER_WITHIN {
                 let error = Error::Gone("it does not answer".into());
-                eprintln!("tidepool: stopped; {error}");
+                print_error("tidepool: stopped", &error);
                 std::process::exit(error.code().into());
             }
         }
@@ -228,13 +228,14 @@ fn end_without_an_answer(stop: &Arc<AtomicBool>, is_stepping: Arc<AtomicBool>) {
 }
 
 /// Waits until no other process governs this server.
-fn claim_server(process: Running, log: &mut Log, over: impl Fn() -> bool) -> Option<UnixListener> {
-    let mut said = None;
+fn claim_server(process: Running, log: &mut Log, over: impl Fn() -> bool) -> Option<Claim> {
+    let mut known: Option<Running> = None;
     while !over() {
-        match single_instance::bind(process) {
-            SingleInstance::Ours(listener) => return Some(listener),
-            SingleInstance::Another(pid) => {
-                if said.replace(pid) != Some(pid) {
+        match single_instance::bind(process, known) {
+            SingleInstance::Ours(claim) => return Some(claim),
+            SingleInstance::Another(holder) => {
+                if known.replace(holder) != Some(holder) {
+                    let pid = holder.pid;
                     log.note(&format!(
                         "process {pid} governs this server already: waiting until it ends"
                     ));

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::rows::description;
 use crate::bytes;
 use crate::exit::{DAMAGED, Result};
-use crate::terminal::print;
+use crate::terminal::{print, printable_lines};
 
 /// Damaged pages of a file that the text lists.
 const PAGES_LISTED: usize = 20;
@@ -171,7 +171,7 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
         }
         false => "no damage found".into(),
     });
-    out
+    printable_lines(&out)
 }
 
 /// The report for programs.

@@ -16,7 +16,7 @@ use super::directory::{ENGINE_DIR, directory_above, open_to_read};
 use super::progress::Progress;
 use crate::bytes::human;
 use crate::exit::{Error, Result};
-use crate::terminal::print;
+use crate::terminal::print_text;
 
 /// The file of a server's backup that says of which moment it is.
 const INFO_FILE: &str = "tidepool_backup_info";
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             .and_then(|()| sync_dir(to))
             .map_err(|error| Error::file(&mark, &error))?;
     }
-    print(&format!(
+    print_text(&format!(
         "{}: a complete backup, as of {}. {} files of tables and undo, {} of pages.\n",
         to.display(),
         newest.dir.display(),

@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::terminal::printable;
+
 /// A line that says it. Without a terminal nothing is written.
 pub struct Progress(ProgressBar);
 
@@ -20,8 +22,9 @@ impl Progress {
     pub fn tell(&self, what: &str, done_bytes: u64, total_bytes: u64) {
         self.0.set_length(total_bytes.max(done_bytes));
         self.0.set_position(done_bytes);
+        let what = printable(what);
         if self.0.message() != what {
-            self.0.set_message(what.to_string());
+            self.0.set_message(what);
         }
     }
 }

@@ -36,8 +36,9 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
         human(machine.swap_bytes_per_s as u64)
     );
     let finding = Finding::new("server_in_swap", severity, title, why);
-    let (pool, fit) = (facts.pool.as_ref()?, fit(facts)?);
-    if pool.size_bytes <= fit.bytes {
+    // Of a pool in huge pages nothing is ever in swap, and a server may have none of InnoDB.
+    let too_large = facts.pool.as_ref().zip(fit(facts));
+    let Some((pool, fit)) = too_large.filter(|(pool, fit)| pool.size_bytes > fit.bytes) else {
         // It brings back all that anybody has there, and kills where that is too much.
         let fits = machine.swap_used_bytes + share_bytes(machine.memory_bytes);
         if fits > machine.available_bytes {
@@ -58,7 +59,7 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
             )],
             ..finding
         });
-    }
+    };
     Some(
         finding
             .risk("shrinking touches what is in swap: minutes of heavy stalls on a busy server; in small steps they are short (`tidepool govern`)")

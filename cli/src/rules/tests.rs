@@ -376,6 +376,21 @@ fn a_server_in_swap_is_told_to_shrink_if_the_pool_is_the_reason() {
     assert_eq!(set_size(&findings[0]), set_size(&findings[1]));
 }
 
+#[test]
+fn a_server_in_swap_is_seen_whatever_its_pool_is_in() {
+    let mut facts = healthy();
+    machine(&mut facts).server_swapped_bytes = GIB;
+    machine(&mut facts).swap_bytes_per_s = 50.0 * MIB as f64;
+    machine(&mut facts).server_huge_bytes = 11 * GIB;
+    let in_huge_pages = only(&facts);
+    facts.pool = None;
+    let without_innodb = only(&facts);
+    for finding in [in_huge_pages, without_innodb] {
+        assert_eq!((finding.rule, finding.severity), ("server_in_swap", Severity::Critical));
+        assert_eq!(finding.set, [""; 0], "no size of a pool helps");
+    }
+}
+
 /// `swapoff` brings back what everybody has there, and the kernel kills where that is more than is
 /// free.
 #[test]

@@ -159,9 +159,11 @@ impl Archive {
     /// If the file can't be used, another process writes it, or it is no such file.
     pub fn open(directory: &Path, server: &str) -> Result<Archive> {
         fs::create_dir_all(directory).map_err(|error| Error::file(directory, &error))?;
-        let letter = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
-        let name: String = server.trim_matches('/').chars().map(letter).collect();
-        let path = directory.join(format!("{name}.history"));
+        let path = directory.join(file_name(server));
+        let former = directory.join(former_file_name(server));
+        if former != path && !path.exists() && former.exists() {
+            fs::rename(&former, &path).map_err(|error| Error::file(&former, &error))?;
+        }
         let failed = |error: std::io::Error| Error::file(&path, &error);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(&path);
@@ -174,11 +176,13 @@ impl Archive {
         let last = TIERS[TIERS.len() - 1];
         let whole = last.offset + last.slots * RECORD as u64;
         if length == 0 {
-            file.set_len(whole).and_then(|()| file.write_all_at(&header(), 0)).map_err(failed)?;
+            file.set_len(whole).map_err(failed)?;
         }
         let mut found = [0; HEADER as usize];
-        let is_ours = file.read_exact_at(&mut found, 0).is_ok() && found == header();
-        if !is_ours || (length > 0 && length != whole) {
+        let is_whole = [0, whole].contains(&length) && file.read_exact_at(&mut found, 0).is_ok();
+        if is_whole && is_begun(&found) {
+            file.write_all_at(&header(), 0).map_err(failed)?;
+        } else if !is_whole || found != header() {
             return Err(Error::Local(format!(
                 "{}: no history of this version of the program; move it away",
                 path.display()
@@ -287,6 +291,34 @@ fn merged(records: &[(u64, Values)], step_ms: u64) -> Vec<Map<String, Value>> {
     sums.iter().map(point).collect()
 }
 
+/// The name of a server's file: another one for each server. What is no letter, digit or dot is
+/// written as its bytes.
+fn file_name(server: &str) -> String {
+    let mut name = String::new();
+    for byte in server.bytes() {
+        match byte {
+            byte if byte.is_ascii_alphanumeric() || byte == b'.' => name.push(byte.into()),
+            byte => name.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    name + ".history"
+}
+
+/// What earlier builds called it. Several servers could have one such name: the first that comes
+/// takes the file, and no file of [`file_name`] is called so, unless both names are the same.
+fn former_file_name(server: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    server.trim_matches('/').chars().map(letter).collect::<String>() + ".history"
+}
+
+/// Whether this is the header of a file that was made, and whose header was not written, or not
+/// all of it: the disk was full, or the machine lost power.
+fn is_begun(found: &[u8; HEADER as usize]) -> bool {
+    let header = header();
+    let written = found.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    found[..written] == header[..written] && found != &header
+}
+
 fn header() -> [u8; HEADER as usize] {
     let mut names = Vec::new();
     for (name, ..) in COLUMNS {
@@ -329,7 +361,7 @@ mod tests {
         }
         drop(archive);
         let archive = Archive::open(directory.path(), "/run/a server.sock").unwrap();
-        assert!(directory.path().join("run-a-server.sock.history").exists());
+        assert!(directory.path().join("%2frun%2fa%20server.sock.history").exists());
         let answer = archive.read(3600, 1_000_025_000);
         assert_eq!(answer["step_s"], 10);
         assert_eq!(column(&answer, "qps"), [Some(4.5), Some(14.5)], "the third is not over");
@@ -376,6 +408,42 @@ mod tests {
         let error = Archive::open(directory.path(), "mine").unwrap_err();
         assert!(error.to_string().contains("move it away"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"not one of these");
+    }
+
+    #[test]
+    fn each_server_has_its_file_and_takes_over_that_of_an_earlier_build() {
+        let directory = tempfile::tempdir().unwrap();
+        let former = Archive::open(directory.path(), "former").unwrap();
+        (0..11).for_each(|i| former.push(&sample(1_000_000 + i, 1.0, None)));
+        drop(former);
+        let path = |name: &str| directory.path().join(name);
+        fs::rename(path("former.history"), path("a-b.history")).unwrap();
+        let names = ["a-b", "a_b", "a/b", "/a-b", "/a/b", "a b", "ä", "ö", "%2d"];
+        let archives = names.map(|name| Archive::open(directory.path(), name).unwrap());
+        let count = |archive: &Archive| column(&archive.read(3600, 1_000_011_000), "qps").len();
+        assert_eq!(count(&archives[0]), 1, "it has the samples of before");
+        assert!(archives[1..].iter().all(|archive| count(archive) == 0));
+        let files = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(files, names.len());
+    }
+
+    #[test]
+    fn a_file_that_was_made_and_not_headed_is_a_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(Archive::open(directory.path(), "s").unwrap());
+        let path = directory.path().join("s.history");
+        // The disk was full, or power was lost, before the header was on disk, or in it.
+        for written in [0, 5, HEADER as usize - 1] {
+            let zeroes = vec![0; HEADER as usize - written];
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&zeroes, written as u64).unwrap();
+            drop(Archive::open(directory.path(), "s").unwrap());
+            assert_eq!(fs::read(&path).unwrap()[..HEADER as usize], header());
+        }
+        // One of another length is not one of these.
+        fs::write(&path, [0; 100]).unwrap();
+        assert!(Archive::open(directory.path(), "s").is_err());
+        assert_eq!(fs::read(&path).unwrap(), [0; 100]);
     }
 
     #[test]

@@ -322,7 +322,7 @@ impl Sampler {
             .map(|before| self.compare(before, &now, size.unwrap_or(0), p95_ms, signals.as_ref()));
         self.before = Some(now);
         if let Some(sample) = &sample {
-            self.measured.learn(sample);
+            self.measured.learn(sample, Instant::now());
         }
         Ok(sample)
     }
@@ -496,10 +496,17 @@ fn fits(governor: &Governor, signals: &Signals, pool: &PoolState, huge_bytes: u6
 /// either.
 #[derive(Debug, Default)]
 struct Measured {
-    /// Size in MiB to (hit ratio, reads a second), as moving averages.
-    by_mib: BTreeMap<u64, (f64, f64)>,
+    by_mib: BTreeMap<u64, MeasuredAt>,
     size_bytes: u64,
     since: Option<Instant>,
+}
+
+/// Of one size, as moving averages.
+#[derive(Debug, Clone, Copy)]
+struct MeasuredAt {
+    hit_ratio: f64,
+    reads_per_s: f64,
+    last: Instant,
 }
 
 impl Measured {
@@ -509,27 +516,40 @@ impl Measured {
     /// Fewer logical reads a second say nothing.
     const BUSY_PER_S: f64 = 200.0;
 
-    fn learn(&mut self, sample: &Sample) {
+    /// A governed pool may have thousands of sizes a day, and the load of yesterday is another.
+    const POINTS_MAX: usize = 256;
+    const FORGET_AFTER: Duration = Duration::from_secs(86_400);
+
+    fn learn(&mut self, sample: &Sample, now: Instant) {
+        self.by_mib.retain(|_, point| now.duration_since(point.last) < Self::FORGET_AFTER);
         if sample.pool_bytes != self.size_bytes {
-            (self.size_bytes, self.since) = (sample.pool_bytes, Some(Instant::now()));
+            (self.size_bytes, self.since) = (sample.pool_bytes, Some(now));
         }
-        let settled = self.since.is_some_and(|since| since.elapsed() >= Self::SETTLE);
+        let settled = self.since.is_some_and(|since| now.duration_since(since) >= Self::SETTLE);
         let Some(hit) =
             sample.hit_ratio.filter(|_| settled && sample.requests_per_s >= Self::BUSY_PER_S)
         else {
             return;
         };
-        let point = self.by_mib.entry(sample.pool_bytes / MIB).or_insert((hit, sample.reads_per_s));
-        point.0 += (hit - point.0) * Self::WEIGHT;
-        point.1 += (sample.reads_per_s - point.1) * Self::WEIGHT;
+        let first = MeasuredAt { hit_ratio: hit, reads_per_s: sample.reads_per_s, last: now };
+        let point = self.by_mib.entry(sample.pool_bytes / MIB).or_insert(first);
+        point.hit_ratio += (hit - point.hit_ratio) * Self::WEIGHT;
+        point.reads_per_s += (sample.reads_per_s - point.reads_per_s) * Self::WEIGHT;
+        point.last = now;
+        if self.by_mib.len() > Self::POINTS_MAX {
+            let oldest = self.by_mib.iter().min_by_key(|(_, point)| point.last);
+            if let Some(mib) = oldest.map(|(mib, _)| *mib) {
+                self.by_mib.remove(&mib);
+            }
+        }
     }
 
     fn points(&self) -> Vec<AdviceRow> {
-        let row = |(mib, (hit_ratio, reads_per_s)): (&u64, &(f64, f64))| AdviceRow {
+        let row = |(mib, point): (&u64, &MeasuredAt)| AdviceRow {
             size_bytes: mib * MIB,
             size_factor: None,
-            hit_ratio: *hit_ratio,
-            reads_per_s: *reads_per_s,
+            hit_ratio: point.hit_ratio,
+            reads_per_s: point.reads_per_s,
         };
         self.by_mib.iter().map(row).collect()
     }
@@ -638,12 +658,13 @@ mod tests {
             reads_per_s: 100.0,
             ..Sample::default()
         };
-        measured.learn(&sample);
+        let now = Instant::now();
+        measured.learn(&sample, now);
         assert!(measured.points().is_empty());
-        measured.since = Instant::now().checked_sub(Measured::SETTLE);
-        measured.learn(&Sample { requests_per_s: 10.0, ..sample.clone() });
+        let now = now + Measured::SETTLE;
+        measured.learn(&Sample { requests_per_s: 10.0, ..sample.clone() }, now);
         assert!(measured.points().is_empty());
-        measured.learn(&sample);
+        measured.learn(&sample, now);
         assert_eq!(
             measured.points(),
             [AdviceRow {
@@ -653,5 +674,32 @@ mod tests {
                 reads_per_s: 100.0
             }]
         );
+    }
+
+    #[test]
+    fn sizes_of_long_ago_and_too_many_of_them_are_forgotten() {
+        let mut measured = Measured::default();
+        let mut now = Instant::now();
+        let mut settle_at = |mib: u64, measured: &mut Measured| {
+            let sample = Sample {
+                pool_bytes: mib * MIB,
+                hit_ratio: Some(0.9),
+                requests_per_s: 1000.0,
+                ..Sample::default()
+            };
+            measured.learn(&sample, now);
+            now += Measured::SETTLE;
+            measured.learn(&sample, now);
+            now
+        };
+        let sizes = |measured: &Measured| -> Vec<u64> {
+            measured.points().iter().map(|point| point.size_bytes / MIB).collect()
+        };
+        let (most, more) = (Measured::POINTS_MAX as u64, 10);
+        // The smallest are the newest.
+        let now = (1..=most + more).rev().map(|mib| settle_at(mib, &mut measured)).last().unwrap();
+        assert_eq!(sizes(&measured), (1..=most).collect::<Vec<_>>());
+        measured.learn(&Sample::default(), now + Measured::FORGET_AFTER);
+        assert_eq!(sizes(&measured), [0; 0]);
     }
 }

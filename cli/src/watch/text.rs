@@ -37,11 +37,12 @@ pub fn show(watched: &Watched, format: Format) -> bool {
 }
 
 /// Home, then each line to its end, then the rest of the screen. The last row stays empty: the
-/// cursor is there.
+/// cursor is there. Nothing of the text moves it.
 fn drawn(text: &str, size: Size) -> String {
     let rows = size.rows.saturating_sub(1).max(1);
-    let lines: String =
-        terminal::cut(text, Size { rows, ..size }).map(|line| format!("{line}\x1b[K\n")).collect();
+    let lines: String = terminal::cut(text, Size { rows, ..size })
+        .map(|line| format!("{}\x1b[K\n", printable(&line)))
+        .collect();
     // Letters may be wider than one column: a line that is too long all the same must not go on in
     // the next.
     format!("\x1b[H\x1b[?7l{lines}\x1b[?7h\x1b[J")
@@ -76,7 +77,7 @@ fn line(seen: &Seen) -> String {
     if let Some(error) = &seen.error {
         line.push_str(&format!(" error {error}"));
     }
-    line + "\n"
+    printable(&line) + "\n"
 }
 
 fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
@@ -202,5 +203,11 @@ mod tests {
         let shown = drawn(&text, Size { columns: 80, rows: 24 });
         assert_eq!(shown.matches('\n').count(), 23);
         assert!(shown.split('\n').all(|line| line.matches('x').count() <= 80));
+    }
+
+    #[test]
+    fn no_name_moves_the_cursor() {
+        let shown = drawn("a\x1b[2Jb\n", Size { columns: 80, rows: 24 });
+        assert!(shown.contains("a\u{fffd}[2Jb\x1b[K"), "{shown:?}");
     }
 }

@@ -11,6 +11,7 @@ use super::output::Written;
 use crate::bytes::{MIB, human};
 use crate::offline::rows::description::{Image, Tree};
 use crate::offline::rows::hex;
+use crate::terminal::printable_lines;
 
 /// What a client and a server take by default (`max_allowed_packet`).
 const PACKET_BYTES: u64 = 16 * MIB;
@@ -207,7 +208,7 @@ pub fn text(outcome: &Outcome) -> String {
         true => "all rows of all tables were read".into(),
         false => "not all could be read, or not all is sure: see above".to_string(),
     });
-    out
+    printable_lines(&out)
 }
 
 fn line_of_unfinished(name: &TableName) -> Option<String> {
@@ -338,6 +339,15 @@ mod tests {
             assert!(text.ends_with("see above\n"), "{text}");
             assert_eq!(as_json(&outcome)["whole"], false);
         }
+    }
+
+    #[test]
+    fn no_name_reaches_the_terminal_as_an_escape_sequence() {
+        let lost = LostEntry { key: b"shop/\x1b[2J".to_vec(), why: "index \x1b]0;x\x07".into() };
+        let lost = Salvaged { lost: vec![lost], lost_entries: 1, ..Salvaged::default() };
+        let text = text(&outcome(lost, vec![("shop/\x07", Salvaged::default())]));
+        assert!(text.lines().all(|line| !line.contains(char::is_control)), "{text:?}");
+        assert!(text.contains("[2J in the catalog"), "{text}");
     }
 
     #[test]
