@@ -68,8 +68,8 @@ fn error_text(command: &str, error: &impl std::fmt::Display) -> String {
     printable_lines(&format!("{command}: {error}"))
 }
 
-/// Prints a result on standard output, as it is. A reader that has seen enough (`| head`) is no error. A disk
-/// that is full is one: half of a report is none.
+/// Prints a result on standard output, as it is. A reader that has seen enough (`| head`) is no
+/// error. A disk that is full is one: half of a report is none.
 ///
 /// # Errors
 /// [`Error::Local`] where it can't be written.

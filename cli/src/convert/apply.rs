@@ -444,7 +444,8 @@ impl Run<'_> {
         let checks = !is_locked && !self.wishes.leaves_orphans;
         self.add(&dropped_here, checks)?;
         self.add(&earlier, !self.wishes.leaves_orphans)?;
-        // Those that this run has not dropped. (Others that are there have left the journal before.)
+        // Those that this run has not dropped. (Others that are there have left the journal
+        // before.)
         if has_failed {
             self.journal.forget(&never_gone)?;
         }

@@ -1,11 +1,11 @@
 //! One resizer at a time.
 //!
-//! A step down changes settings for a moment and sets back what it found (`mariadb_shrink.rs`). Two of them
-//! at once would each find the other's, and what the user had set would be lost: the unit and a
-//! `govern` by hand, `watch`'s slider beside either, or a `govern` whose predecessor was killed
-//! while its statement goes on in the server. So a program that resizes holds a named lock of the
-//! server. It belongs to the connection, and the server keeps it until a statement under way has
-//! ended, also when the client is gone.
+//! A step down changes settings for a moment and sets back what it found (`mariadb_shrink.rs`). Two
+//! of them at once would each find the other's, and what the user had set would be lost: the unit
+//! and a `govern` by hand, `watch`'s slider beside either, or a `govern` whose predecessor was
+//! killed while its statement goes on in the server. So a program that resizes holds a named lock
+//! of the server. It belongs to the connection, and the server keeps it until a statement under way
+//! has ended, also when the client is gone.
 //!
 //! Any account may take a lock of this name and keep it, so it is a courtesy and no permission. A
 //! resizer holds it for one step. One that is held for longer, by a connection that resizes

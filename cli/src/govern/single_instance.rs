@@ -27,8 +27,8 @@ use tidepool_governor::kernel::Root;
 
 use crate::facts::process::Running;
 
-/// A name that is taken by nobody who listens is tried again so often, and with this time between
-/// two tries: its holder has just ended, or has not begun to listen.
+/// A name whose holder does not listen is tried again so often, and with this time between two
+/// tries: the holder has just ended, or has not begun to listen.
 const TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(50);
 /// Connections that are taken out of the queue at once.

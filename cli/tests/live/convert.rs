@@ -199,20 +199,231 @@ fn tables_become_tidepools_and_innodbs_again_and_nothing_else_changes() {
     assert_eq!(left, Some(48), "the deletion cascades");
 }
 
-#[test]
-fn the_printed_script_does_the_same() {
-    let server = server("convert-script", &[]);
-    fill(&server);
-    let before = content(&server);
-    let script = stdout(&convert(&server, &["--format=sql"]));
+/// Carries out a script as the guide says.
+fn feed(server: &Server, script: &str) {
     let mut client = server.client("CLIENT");
     let mut child = client.stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     std::io::Write::write_all(&mut input, script.as_bytes()).unwrap();
     drop(input);
     assert!(child.wait().unwrap().success(), "{script}");
+}
+
+#[test]
+fn the_printed_script_does_the_same() {
+    let server = server("convert-script", &[]);
+    fill(&server);
+    let before = content(&server);
+    feed(&server, &stdout(&convert(&server, &["--format=sql"])));
     assert_eq!(engines(&server), ["Tidepool"]);
     is_as_before(&server, &before);
+}
+
+fn run_all(server: &Server, statements: &[&str]) -> Conn {
+    let mut conn = server.connect();
+    for statement in statements {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    conn
+}
+
+#[test]
+fn the_printed_script_keeps_a_foreign_key_whose_parent_is_not_there() {
+    let server = server("convert-script-headless", &[]);
+    run_all(
+        &server,
+        &[
+            "CREATE DATABASE shop",
+            "SET foreign_key_checks = 0",
+            "CREATE TABLE shop.c (p INT, KEY (p), CONSTRAINT fk FOREIGN KEY (p) REFERENCES gone \
+             (id)) ENGINE=InnoDB",
+        ],
+    );
+    let before = content(&server);
+    for (args, engine) in [(&[][..], "Tidepool"), (&["--back", "--no-lock-tables"], "InnoDB")] {
+        for locks in [&[][..], &["--no-lock-tables"]] {
+            let script = stdout(&convert(&server, &[&["--format=sql"], args, locks].concat()));
+            feed(&server, &script);
+            assert_eq!((engines(&server), constraints(&server)), (vec![engine.into()], (1, 0)));
+            is_as_before(&server, &before);
+            if args.is_empty() && locks.is_empty() {
+                ends_with(&convert(&server, &["--apply", "--back"]), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn schemas_may_have_foreign_keys_of_equal_names() {
+    let server = server("convert-equal-names", &[]);
+    // Two installations of one application; and a name that has no room for another letter.
+    let long = "n".repeat(64);
+    for schema in ["production", "test"] {
+        run_all(
+            &server,
+            &[
+                &format!("CREATE DATABASE {schema}"),
+                &format!("CREATE TABLE {schema}.p (id INT PRIMARY KEY) ENGINE=InnoDB"),
+                &format!(
+                    "CREATE TABLE {schema}.c (p INT, q INT, r INT, CONSTRAINT fk FOREIGN KEY (p) \
+                     REFERENCES p (id), FOREIGN KEY (q) REFERENCES p (id), CONSTRAINT {long} \
+                     FOREIGN KEY (r) REFERENCES p (id)) ENGINE=InnoDB"
+                ),
+            ],
+        );
+    }
+    let before = content(&server);
+    for direction in [&[][..], &["--back"]] {
+        ends_with(&convert(&server, &[&["--apply"], direction].concat()), 0);
+        assert_eq!(constraints(&server), (6, 0));
+        is_as_before(&server, &before);
+    }
+}
+
+#[test]
+fn names_that_differ_in_an_accent_or_in_case_are_different_tables() {
+    let server = server("convert-similar-names", &[]);
+    for (schema, key) in [("cafe", "fk"), ("café", "fk"), ("Sys", "a"), ("Café", "b")] {
+        run_all(
+            &server,
+            &[
+                &format!("CREATE DATABASE `{schema}`"),
+                &format!("CREATE TABLE `{schema}`.p (a INT, b INT, KEY (a, b)) ENGINE=InnoDB"),
+                &format!(
+                    "CREATE TABLE `{schema}`.c (x INT, y INT, CONSTRAINT {key} FOREIGN KEY (x, y) \
+                     REFERENCES p (a, b) ON DELETE CASCADE) ENGINE=InnoDB"
+                ),
+            ],
+        );
+    }
+    let before = content(&server);
+    for (direction, engine) in [(&[][..], "Tidepool"), (&["--back"], "InnoDB")] {
+        ends_with(&convert(&server, &[&["--apply"], direction].concat()), 0);
+        assert_eq!(constraints(&server), (4, 0));
+        is_as_before(&server, &before);
+        let query = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME IN ('p', 'c') \
+                     AND ENGINE = ?";
+        assert_eq!(server.connect().exec_first(query, (engine,)).unwrap(), Some(8));
+    }
+}
+
+#[test]
+fn what_others_change_after_the_look_is_left_and_the_rest_is_converted() {
+    for locks in [&[][..], &["--no-lock-tables"]] {
+        let server = server(&format!("convert-changed-{}", locks.len()), &[]);
+        let mut conn = run_all(
+            &server,
+            &[
+                "CREATE DATABASE shop",
+                "USE shop",
+                "SET default_storage_engine = InnoDB",
+                // The smallest group comes first.
+                "CREATE TABLE shop.first (id INT PRIMARY KEY)",
+            ],
+        );
+        let of = ["changed", "dropped", "added", "without_child", "large"];
+        for name in of {
+            for statement in [
+                format!("CREATE TABLE shop.{name}_p (id INT PRIMARY KEY)"),
+                format!(
+                    "CREATE TABLE shop.{name}_c (p INT, CONSTRAINT {name} FOREIGN KEY (p) \
+                     REFERENCES {name}_p (id) ON DELETE CASCADE)"
+                ),
+            ] {
+                conn.query_drop(statement).unwrap();
+            }
+        }
+        conn.query_drop("CREATE TABLE shop.without_key (p INT, KEY (p), q TEXT)").unwrap();
+        conn.query_drop("INSERT INTO large_p SELECT seq FROM seq_1_to_10000").unwrap();
+        conn.query_drop("INSERT INTO large_c SELECT seq FROM seq_1_to_10000").unwrap();
+        let holder = hold(&server, "shop.first");
+        let child = begin(&server, &[&["--apply"], locks].concat());
+        wait_for_alter(&server, "`shop`.`first`");
+        for statement in [
+            "ALTER TABLE changed_c DROP FOREIGN KEY changed",
+            "ALTER TABLE changed_c ADD CONSTRAINT changed FOREIGN KEY (p) REFERENCES changed_p \
+             (id)",
+            "ALTER TABLE dropped_c DROP FOREIGN KEY dropped",
+            "INSERT INTO dropped_c VALUES (77)",
+            "ALTER TABLE added_c ADD CONSTRAINT more FOREIGN KEY (p) REFERENCES changed_p (id)",
+            "DROP TABLE without_child_c",
+            "ALTER TABLE without_key ADD CONSTRAINT new FOREIGN KEY (p) REFERENCES added_p (id)",
+        ] {
+            conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        let before = content(&server);
+        drop(holder);
+        let output = child.wait_with_output().unwrap();
+        ends_with(&output, 11);
+        let text = stdout(&output);
+        for name in ["changed_c", "dropped_c", "added_c", "without_key"] {
+            let words = format!("the foreign keys of `shop`.`{name}` were changed since the look");
+            assert!(text.contains(&words), "{name}: {text}");
+        }
+        assert!(text.contains("Not converted: `shop`.`changed_p`, `shop`.`changed_c`"), "{text}");
+        assert!(text.contains("without_child_c"), "{text}");
+        is_as_before(&server, &before);
+        let query = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' \
+                     AND ENGINE = 'Tidepool' ORDER BY 1";
+        let done: Vec<String> = conn.query(query).unwrap();
+        assert_eq!(done, ["first", "large_c", "large_p"], "{text}");
+        let query = "SELECT COUNT(*) FROM information_schema.REFERENTIAL_CONSTRAINTS";
+        let there = conn.query_first::<u64, _>(query).unwrap();
+        assert_eq!((there, noted(&server)), (Some(5), None), "no journal is left: {text}");
+        // The next run sees what is there now.
+        conn.query_drop("DELETE FROM dropped_c").unwrap();
+        ends_with(&convert(&server, &["--apply"]), 0);
+        assert_eq!(engines(&server), ["Tidepool"]);
+        assert_eq!(constraints(&server), (5, 0));
+    }
+}
+
+#[test]
+fn tables_that_come_and_go_while_it_looks_do_not_end_it() {
+    let server = server("convert-come-and-go", &[]);
+    let mut conn = run_all(&server, &["CREATE DATABASE shop"]);
+    for number in 0..50 {
+        let statement = format!("CREATE TABLE shop.t{number:02} (id INT) ENGINE=InnoDB");
+        conn.query_drop(statement).unwrap();
+    }
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                conn.query_drop("CREATE TABLE shop.u (id INT) ENGINE=InnoDB").unwrap();
+                conn.query_drop("DROP TABLE shop.u").unwrap();
+            }
+        });
+        let outputs: Vec<Output> = (0..15).map(|_| convert(&server, &[])).collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        outputs.iter().for_each(|output| ends_with(output, 0));
+    });
+}
+
+#[test]
+fn a_table_whose_definition_cannot_be_seen_stays() {
+    let server = server("convert-unseen-table", &[]);
+    run_all(
+        &server,
+        &[
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.seen (id INT) ENGINE=InnoDB",
+            "CREATE TABLE shop.unseen (id INT) ENGINE=InnoDB",
+            "CREATE USER narrow@localhost",
+            "GRANT ALL ON shop.seen TO narrow@localhost",
+            "GRANT INSERT ON shop.unseen TO narrow@localhost",
+            "GRANT ALL ON `tidepool_convert%`.* TO narrow@localhost",
+        ],
+    );
+    let narrow = |args: &[&str]| {
+        let mut narrow = tidepool(server.socket());
+        narrow.args(["--user=narrow", "convert"]).args(args).output().unwrap()
+    };
+    let output = narrow(&[]);
+    ends_with(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("`shop`.`unseen`\n    its definition can't be seen"), "{text}");
+    assert!(text.contains("1 table to convert"), "{text}");
 }
 
 #[test]

@@ -33,6 +33,27 @@ fn about_sizes(report: &Value) -> Vec<&str> {
 }
 
 #[test]
+fn system_versioned_tables_and_sequences_are_tables() {
+    let server = server("advise-versioned", &[]);
+    let mut conn = server.connect();
+    for statement in [
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.v (id INT PRIMARY KEY) ENGINE=Tidepool WITH SYSTEM VERSIONING",
+        "CREATE TABLE shop.m (id INT PRIMARY KEY) ENGINE=MyISAM WITH SYSTEM VERSIONING",
+        "INSERT INTO shop.m VALUES (1)",
+        "CREATE SEQUENCE shop.s ENGINE=Tidepool",
+    ] {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let report = advise(&server);
+    let data = &report["facts"]["data"];
+    assert_eq!(data["tidepool_tables"], 2, "{data:#}");
+    assert!(data["myisam_index_bytes"].as_u64().unwrap() > 0, "{data:#}");
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|finding| finding["rule"] == "mariadb_backup"), "{report:#}");
+}
+
+#[test]
 fn a_governed_pool_needs_no_advice_about_its_size() {
     let server = server("advise-tidepool", &["--innodb-log-file-size=10M"]);
     fill_in(Engine::Tidepool, &server, 24);
