@@ -1,18 +1,21 @@
 //! Files made from the definition of the command line: what a shell completes, and man pages.
 
-use std::io::Write;
 use std::path::Path;
 
 use clap::Command;
 use clap_complete::Shell;
 
 use crate::exit::{Error, Result};
+use crate::terminal::print;
 
-/// Prints what a shell completes. A reader that has enough ends it.
-pub fn completions(mut program: Command, shell: Shell) {
+/// Prints what a shell completes.
+///
+/// # Errors
+/// As [`print`].
+pub fn completions(mut program: Command, shell: Shell) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut program, "tidepool", &mut text);
-    let _ = std::io::stdout().write_all(&text);
+    print(&String::from_utf8_lossy(&text))
 }
 
 /// Writes a page for the program and each of its commands.

@@ -12,11 +12,11 @@ use tracing::level_filters::LevelFilter;
 
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
 ///
-/// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options,
-/// 3 no server (or `advise --check` could not see all), 4 access denied or no TLS, 5 a privilege is
-/// missing, 6 unsupported by this server, 7 the server went away, 8 a local file, port or terminal,
-/// 9 the server refused, 10 `advise --check` found something, 11 `convert --apply` left something
-/// to do.
+/// Exit codes: 0 done, 1 `check` found damage, `salvage` could not read all, `convert` found that a
+/// table differs or an experiment of the lab failed, 2 wrong options, 3 no server (or `advise
+/// --check` could not see all), 4 access denied or no TLS, 5 a privilege is missing, 6 unsupported
+/// by this server, 7 the server went away, 8 a local file, port or terminal, 9 the server refused,
+/// 10 `advise --check` found something, 11 `convert --apply` left something to do.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidepool",
@@ -130,8 +130,8 @@ fn main() -> ExitCode {
             });
         }
         Command::Completions { shell } => {
-            command_files::completions(connection::described(Arguments::command()), shell);
-            Ok(ExitCode::SUCCESS)
+            let program = connection::described(Arguments::command());
+            command_files::completions(program, shell).map(|()| ExitCode::SUCCESS)
         }
         Command::Man { directory } => {
             let pages = connection::described(Arguments::command());

@@ -113,6 +113,11 @@ impl Refusal {
     pub fn is_of_missing_table(&self) -> bool {
         [1146, 1049].contains(&self.code)
     }
+
+    /// Whether this user lacks a privilege.
+    pub fn is_of_privilege(&self) -> bool {
+        LACKS_PRIVILEGE.contains(&self.code)
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -120,6 +125,10 @@ impl fmt::Display for Refusal {
         write!(f, "error {}: {}", self.code, self.message)
     }
 }
+
+/// 1227: needs one of these privileges; 1142, 1143, 1044, 1370: no right to this table, column,
+/// database, routine.
+const LACKS_PRIVILEGE: [u16; 5] = [1227, 1142, 1143, 1044, 1370];
 
 /// 1053: shutdown in progress; 1927, and of MySQL 3169: killed; 4031: of MySQL, idle for too long.
 const ENDS_SESSION: [u16; 4] = [1053, 1927, 3169, 4031];
@@ -328,12 +337,14 @@ impl Server {
         Ok(rows.into_iter().map(entry).collect())
     }
 
-    /// The account as the server sees it, for a GRANT statement: `'user'@'host'`.
-    fn grant(&mut self, privilege: &str) -> String {
+    /// The statement that gives this account a privilege: of all schemas, unless the privilege says
+    /// on what (`SELECT ON shop.*`).
+    pub fn grant(&mut self, privilege: &str) -> String {
         if privilege.is_empty() {
             return String::new();
         }
-        format!("GRANT {privilege} ON *.* TO {}", self.account())
+        let all = if privilege.contains(" ON ") { "" } else { " ON *.*" };
+        format!("GRANT {privilege}{all} TO {}", self.account())
     }
 
     /// `'user'@'host'` as the server sees this connection.
@@ -364,9 +375,7 @@ pub fn text(bytes: Vec<u8>) -> String {
 /// The driver's error in this program's terms.
 fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
     match error {
-        // 1227: needs one of these privileges; 1142, 1143, 1044, 1370: no right to this table,
-        // column, database, routine.
-        mysql::Error::MySqlError(e) if [1227, 1142, 1143, 1044, 1370].contains(&e.code) => {
+        mysql::Error::MySqlError(e) if LACKS_PRIVILEGE.contains(&e.code) => {
             let grant = if grant.is_empty() { e.message } else { grant.to_owned() };
             Error::Privilege { what: what.into(), grant }
         }

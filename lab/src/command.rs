@@ -1,6 +1,7 @@
 //! The experiments from the command line: `tidepool lab`. Exit code 1 means that an experiment
 //! failed, or that none could be run.
 
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -187,6 +188,19 @@ fn run_each(chosen: &[Chosen], repeat: u32, mut run: impl FnMut(&Chosen) -> Resu
     done > 0 && failed == 0
 }
 
+/// Prints a result. A reader that has seen enough (`| head`) is no error.
+///
+/// # Errors
+/// If it can't be written, as on a full disk.
+pub(crate) fn print_line(text: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::io("standard output")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Does it. An experiment that this machine can't do is said, and skipped.
 ///
 /// # Errors
@@ -199,7 +213,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Report { out } => {
             let written = report::write(&out)?;
             let (met, judged) = written.met;
-            println!("{}: {met} of {judged} requirements met", written.page.display());
+            let page = written.page.display();
+            print_line(&format!("{page}: {met} of {judged} requirements met"))?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Policy(options) => {

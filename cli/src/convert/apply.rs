@@ -39,6 +39,8 @@ use super::statements::{Direction, adds, alter, checks, drops, lock};
 
 /// The server's code for a lock that was not given in time.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// What a conversion needs on the schemas.
+const PRIVILEGES: &str = "ALTER, CREATE, DROP, INSERT, SELECT, LOCK TABLES, REFERENCES";
 /// A row has no parent.
 const NO_REFERENCED_ROW: [u16; 2] = [1452, 1216];
 
@@ -125,6 +127,8 @@ pub struct Run<'a> {
     /// Bytes of all tables that are still to be altered.
     pub bytes_left: u64,
     pub tables_total: usize,
+    /// Of the group that is under way.
+    pub schemas: BTreeSet<String>,
 }
 
 /// What was measured of a table under its lock.
@@ -175,6 +179,7 @@ impl Run<'_> {
     }
 
     fn group(&mut self, group: &Group) -> std::result::Result<(), Ended> {
+        self.schemas = group.tables.iter().map(|name| name.schema.clone()).collect();
         self.check_parents(group)?;
         let has_constraints = group.has_constraints();
         let is_locked = (has_constraints && self.wishes.locks_tables) || self.wishes.is_verifying;
@@ -316,7 +321,7 @@ impl Run<'_> {
         let copied = watched(&target, id, &printable(&label), || {
             self.work.attempt("changing the engine", &statement)
         })?;
-        let rows = copied.map_err(|refusal| ended(&statement, refusal))?;
+        let rows = copied.map_err(|refusal| self.ended(&statement, refusal))?;
         self.run("foreign_key_checks", checks(true))?;
         self.outcome.constraints += add.len() as u64;
         self.journal.forget(add)?;
@@ -486,7 +491,7 @@ impl Run<'_> {
         let Err(refusal) = self.work.attempt("adding foreign keys", statement)? else {
             return Ok(());
         };
-        let mut error = refused(statement, refusal.clone());
+        let mut error = self.refused(statement, refusal.clone());
         if NO_REFERENCED_ROW.contains(&refusal.code)
             && let Error::Refused { why, .. } = &mut error
         {
@@ -509,15 +514,45 @@ impl Run<'_> {
     fn run_on_tables(&mut self, what: &str, statement: &str) -> std::result::Result<(), Ended> {
         match self.work.attempt(what, statement)? {
             Ok(_) => Ok(()),
-            Err(refusal) => Err(ended(statement, refusal)),
+            Err(refusal) => Err(self.ended(statement, refusal)),
         }
     }
 
     fn run(&mut self, what: &str, statement: &str) -> Result<()> {
         match self.work.attempt(what, statement)? {
             Ok(_) => Ok(()),
-            Err(refusal) => Err(refused(statement, refusal)),
+            Err(refusal) => Err(self.refused(statement, refusal)),
         }
+    }
+
+    /// A table that is not there any more was dropped by others.
+    fn ended(&mut self, statement: &str, refusal: Refusal) -> Ended {
+        match refusal.is_of_missing_table() {
+            true => {
+                let why = "a table was dropped since the look at the start";
+                Ended::Left(format!("{why}: {refusal}"))
+            }
+            false => self.refused(statement, refusal).into(),
+        }
+    }
+
+    fn refused(&mut self, statement: &str, refusal: Refusal) -> Error {
+        if refusal.is_of_privilege() {
+            let grants: Vec<String> = self
+                .schemas
+                .iter()
+                .map(|schema| self.work.grant(&format!("{PRIVILEGES} ON {}.*", identifier(schema))))
+                .collect();
+            return Error::Privilege { what: printable(statement), grant: grants.join("; ") };
+        }
+        let hint = match refusal.code {
+            LOCK_WAIT_TIMEOUT => {
+                "; another session uses the table: end its transaction (SHOW PROCESSLIST), or \
+                 wait longer with --lock-wait"
+            }
+            _ => "",
+        };
+        Error::Refused { what: printable(statement), why: format!("{refusal}{hint}") }
     }
 }
 
@@ -542,23 +577,4 @@ fn lost_parent(constraint: &Constraint) -> Error {
             super::journal::SCHEMA
         )),
     }
-}
-
-/// A table that is not there any more was dropped by others.
-fn ended(statement: &str, refusal: Refusal) -> Ended {
-    match refusal.is_of_missing_table() {
-        true => Ended::Left(format!("since the look at the start, a table was dropped: {refusal}")),
-        false => refused(statement, refusal).into(),
-    }
-}
-
-fn refused(statement: &str, refusal: Refusal) -> Error {
-    let hint = match refusal.code {
-        LOCK_WAIT_TIMEOUT => {
-            "; another session uses the table: end its transaction (SHOW PROCESSLIST), or wait \
-             longer with --lock-wait"
-        }
-        _ => "",
-    };
-    Error::Refused { what: printable(statement), why: format!("{refusal}{hint}") }
 }

@@ -26,6 +26,9 @@ use super::statements::adds;
 /// The schema of the journal.
 pub const SCHEMA: &str = "tidepool_convert";
 const WHAT: &str = "the journal tidepool_convert.constraints";
+/// What the command needs on its schemas, the journal's and the trial's.
+const PRIVILEGES: &str = "ALTER, CREATE, DROP, INSERT, SELECT, LOCK TABLES, REFERENCES, UPDATE, \
+                          DELETE ON `tidepool_convert%`.*";
 
 /// The journal, open for writing on a connection of the command's.
 pub struct Journal {
@@ -69,7 +72,7 @@ pub fn read_noted(server: &mut Server) -> Result<Vec<Noted>> {
     }
     let query = "SELECT definition FROM tidepool_convert.constraints ORDER BY child_schema, \
                  child_table, name";
-    let rows: Vec<String> = server.rows(WHAT, "SELECT", query)?;
+    let rows: Vec<String> = server.rows(WHAT, PRIVILEGES, query)?;
     let entry = |row: String| {
         serde_json::from_str(&row).map_err(|error| Error::Refused {
             what: WHAT.into(),
@@ -107,7 +110,7 @@ impl Journal {
              ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_bin
                COMMENT='Foreign keys that `tidepool convert` has dropped and will add again'",
         ] {
-            server.execute(WHAT, "CREATE", statement)?;
+            server.execute(WHAT, PRIVILEGES, statement)?;
         }
         Ok(Journal { server, is_flushed })
     }
@@ -145,7 +148,7 @@ impl Journal {
              VALUES(definition), statement = VALUES(statement)",
             rows.join(", ")
         );
-        self.server.execute(WHAT, "INSERT, UPDATE", &statement)?;
+        self.server.execute(WHAT, PRIVILEGES, &statement)?;
         match self.is_flushed {
             true => Ok(()),
             false => self.flush(),
@@ -171,7 +174,7 @@ impl Journal {
                 literal(&constraint.child.table),
                 literal(&constraint.name)
             );
-            self.server.execute(WHAT, "SELECT, DELETE", &statement)?;
+            self.server.execute(WHAT, PRIVILEGES, &statement)?;
         }
         Ok(())
     }
@@ -183,11 +186,11 @@ impl Journal {
     pub fn close(mut self) -> Result<()> {
         if read(&mut self.server)?.is_empty() {
             // Another table in the schema is the user's.
-            self.server.execute(WHAT, "DROP", "DROP TABLE tidepool_convert.constraints")?;
+            self.server.execute(WHAT, PRIVILEGES, "DROP TABLE tidepool_convert.constraints")?;
             let query = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = \
                          'tidepool_convert'";
             if self.server.first::<u64>(WHAT, "", query)? == Some(0) {
-                self.server.execute(WHAT, "DROP", "DROP SCHEMA tidepool_convert")?;
+                self.server.execute(WHAT, PRIVILEGES, "DROP SCHEMA tidepool_convert")?;
             }
         }
         Ok(())

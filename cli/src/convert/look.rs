@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use indicatif::ProgressBar;
 
-use crate::exit::Result;
+use crate::exit::{Error, Result};
 use crate::server::{Refusal, Server};
 use crate::terminal::printable;
 
@@ -96,6 +96,11 @@ pub fn look(server: &mut Server, selection: &mut Selection, lock_wait_s: u64) ->
             *chosen = chosen.spelled(found.tables.iter().map(|table| &table.name));
         }
     }
+    let named = selection.from.iter().filter(|from| {
+        // That of the other direction may be a plugin that is not there any more.
+        !from.eq_ignore_ascii_case(selection.direction.from_engine())
+    });
+    check_engines(server, named)?;
     check_known(&found, &selection.chosen)?;
     check_known(&found, &selection.excluded)?;
     let headless = noted.iter().filter(|noted| !noted.had_parent);
@@ -145,6 +150,24 @@ pub fn look(server: &mut Server, selection: &mut Selection, lock_wait_s: u64) ->
         look.findings.entry(name.clone()).or_default().push(finding);
     }
     Ok(look)
+}
+
+/// Refuses engines that the server does not know, whether they are switched on or not.
+fn check_engines<'n>(
+    server: &mut Server,
+    mut wanted: impl Iterator<Item = &'n String>,
+) -> Result<()> {
+    let engines: Vec<mysql::Row> = server.rows("SHOW ENGINES", "", "SHOW ENGINES")?;
+    let known: Vec<String> =
+        engines.iter().filter_map(|row| row.get_opt::<String, _>(0)?.ok()).collect();
+    let is_known = |name: &&String| known.iter().any(|known| known.eq_ignore_ascii_case(name));
+    match wanted.find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::Usage(format!(
+            "--from {name}: the server has no such engine; it has {}",
+            known.join(", ")
+        ))),
+    }
 }
 
 /// A line on standard error, if that is a terminal.

@@ -30,7 +30,7 @@ pub mod space;
 pub mod statements;
 pub mod trial;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -198,6 +198,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         journal: &mut journal,
         bytes_left: to_alter().map(|alter| tables[&alter.name].bytes()).sum(),
         tables_total: to_alter().count(),
+        schemas: BTreeSet::new(),
         tables: &tables,
         headless: &look.headless,
         space,
@@ -325,6 +326,7 @@ fn with_what_is_left(error: Error, server: &mut Server) -> Error {
         Error::Refused { what, why } => Error::Refused { what, why: why + &note },
         Error::Unsupported(why) => Error::Unsupported(why + &note),
         Error::Differs(why) => Error::Differs(why + &note),
+        Error::Privilege { what, grant } => Error::Privilege { what, grant: grant + &note },
         other => other,
     }
 }

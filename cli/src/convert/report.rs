@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bytes::human;
 use crate::exit::Result;
 use crate::server::{Kind, Named, Server};
-use crate::terminal::printable_lines;
+use crate::terminal::{printable, printable_lines};
 
 use super::apply::Outcome;
 use super::look::Look;
@@ -194,6 +194,10 @@ impl<'a> Report<'a> {
     fn by_text(&self, weight: Weight) -> Vec<(&str, Vec<&TableName>)> {
         let mut found: BTreeMap<(&str, &str), Vec<&TableName>> = BTreeMap::new();
         for (name, findings) in &self.look.findings {
+            // Nothing becomes different with a table that stays.
+            if weight != Weight::Blocks && is_blocked(findings) {
+                continue;
+            }
             for finding in findings.iter().filter(|finding| finding.weight == weight) {
                 found.entry((finding.rule, &finding.text)).or_default().push(name);
             }
@@ -297,6 +301,22 @@ impl<'a> Report<'a> {
         serde_json::to_string_pretty(&report).expect("plain facts can be written") + "\n"
     }
 
+    /// The tables that a script does not convert, as its comments.
+    fn left_out(&self) -> String {
+        let mut text = String::new();
+        for (why, names) in self.by_text(Weight::Blocks) {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let line = printable(&format!("Left out: {}: {why}", names.join(", ")));
+            let _ = writeln!(text, "-- {line}");
+        }
+        for (engine, count) in &self.look.others {
+            let tables = counted(*count, "table");
+            let line = printable(&format!("Left out: {tables} of {engine} (--from {engine})"));
+            let _ = writeln!(text, "-- {line}");
+        }
+        text
+    }
+
     fn statements(&self, part: &Group) -> Vec<String> {
         group(part, &self.look.headless, self.look.direction, self.locks_tables)
     }
@@ -304,6 +324,7 @@ impl<'a> Report<'a> {
     /// The statements as a script for the `mariadb` client.
     pub fn sql(&self, settings: &[Setting], skips_log_bin: bool) -> String {
         let mut text = script_head(settings, skips_log_bin);
+        text.push_str(&self.left_out());
         for part in &self.look.plan.groups {
             text.push('\n');
             for statement in self.statements(part) {

@@ -54,8 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
         let path = options.out.join(name);
         fs::write(&path, text).map_err(Error::at(&path))?;
     }
-    println!("{markdown}");
-    Ok(())
+    crate::command::print_line(&markdown)
 }
 
 fn make(options: &Options) -> Result<Table> {
