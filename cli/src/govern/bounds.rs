@@ -40,6 +40,11 @@ impl Bounds {
         }
     }
 
+    /// Whether the user has given `--min`.
+    pub fn has_min(&self) -> bool {
+        self.min.is_some()
+    }
+
     /// Whether there is a size between them.
     ///
     /// # Errors

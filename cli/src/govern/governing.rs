@@ -257,6 +257,7 @@ impl Governing {
             (pool.floor_bytes, others),
             self.reserved_bytes,
             &self.pool.reserve.words(limit_bytes),
+            self.bounds.has_min(),
         );
         let was = std::mem::replace(&mut self.is_beyond_help, why.is_some());
         if let Some(why) = why.filter(|_| !was) {
@@ -287,12 +288,8 @@ impl Governing {
         if decision.signal == Signal::Start && decision.to_bytes > decision.from_bytes {
             // A pool inside a server has its memory reserved from the start and may grow into it at
             // once. This one grows when it has shown that it misses.
-            let fits = human(decision.to_bytes);
-            self.log.note(&format!(
-                "the pool has {}, {fits} would fit: {}",
-                human(decision.from_bytes),
-                decision.reason
-            ));
+            let is_wish = options.min.is_some() && decision.to_bytes <= pool.floor_bytes;
+            self.log.note(&at_start(decision, is_wish));
             return;
         }
         let at_most = match decision.signal {
@@ -425,5 +422,36 @@ impl Governing {
         self.log
             .note(&format!("the server did not take {asked}: {why}; smaller steps from now on"));
         Ok(())
+    }
+}
+
+/// What is said of a pool that could be larger at the start. `is_wish`: the size is `--min`, whether
+/// it fits or not.
+fn at_start(decision: &Decision, is_wish: bool) -> String {
+    let (from, to) = (human(decision.from_bytes), human(decision.to_bytes));
+    let size = match is_wish {
+        true => format!("--min asks for {to}"),
+        false => format!("{to} would fit"),
+    };
+    format!("the pool has {from}, {size}: {}", decision.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::GIB;
+
+    #[test]
+    fn what_the_user_asks_for_is_not_said_to_fit() {
+        let decision = Decision {
+            signal: Signal::Start,
+            from_bytes: GIB,
+            to_bytes: 30 * GIB,
+            reason: "no less than 30720 MiB is allowed".into(),
+        };
+        let fits = at_start(&decision, false);
+        assert!(fits.starts_with("the pool has 1 GiB, 30 GiB would fit: no less"), "{fits}");
+        let wish = at_start(&decision, true);
+        assert!(wish.contains("--min asks for 30 GiB") && !wish.contains("fit"), "{wish}");
     }
 }

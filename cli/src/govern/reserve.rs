@@ -92,19 +92,21 @@ pub fn counted(signals: &Signals, bytes: u64) -> Signals {
 
 /// Why no size of the pool keeps the server alive if it takes all that it has reserved, where that
 /// is so: beside a pool of `floor_bytes` the `limit_bytes` hold `others_bytes` now, and
-/// `reserved_bytes` are to come. `words` names the reservations.
+/// `reserved_bytes` are to come. `words` names the reservations. `has_min`: the user wants no smaller pool.
 pub fn beyond_help(
     (limit_bytes, place): (u64, &str),
     (floor_bytes, others_bytes): (u64, u64),
     reserved_bytes: u64,
     words: &str,
+    has_min: bool,
 ) -> Option<String> {
     let least = floor_bytes.saturating_add(others_bytes).saturating_add(reserved_bytes);
     (least > limit_bytes).then(|| {
+        let min = if has_min { " or --min" } else { "" };
         format!(
             "govern cannot save this server: {place} has {}, {} is used beside the pool, and {} \
              more is reserved ({words}). Beside that not even a pool of {} fits. If the server \
-             takes what it has reserved, the kernel swaps or kills it: lower these settings, or \
+             takes what it has reserved, the kernel swaps or kills it: lower these settings{min}, or \
              raise the limit",
             human(limit_bytes),
             human(others_bytes),
@@ -167,14 +169,16 @@ mod tests {
 
     #[test]
     fn a_server_that_has_reserved_more_than_there_is_cannot_be_saved() {
-        let of = |reserved: u64| {
+        let with_min = |reserved: u64, has_min: bool| {
             beyond_help(
                 (1024 * MIB, "cgroup /db"),
                 (64 * MIB, 300 * MIB),
                 reserved * MIB,
                 "k 1 MiB",
+                has_min,
             )
         };
+        let of = |reserved: u64| with_min(reserved, false);
         assert_eq!(of(660), None);
         let words = of(700).unwrap();
         assert!(
@@ -182,5 +186,8 @@ mod tests {
             "{words}"
         );
         assert!(words.contains("700 MiB more is reserved (k 1 MiB)"), "{words}");
+        assert!(!words.contains("--min"), "{words}");
+        let words = with_min(700, true).unwrap();
+        assert!(words.contains("lower these settings or --min"), "{words}");
     }
 }
