@@ -425,8 +425,8 @@ impl Governing {
     }
 }
 
-/// What is said of a pool that could be larger at the start. `is_wish`: the size is `--min`, whether
-/// it fits or not.
+/// What is said of a pool that could be larger at the start. `is_wish`: the size is `--min`,
+/// whether it fits or not.
 fn at_start(decision: &Decision, is_wish: bool) -> String {
     let (from, to) = (human(decision.from_bytes), human(decision.to_bytes));
     let size = match is_wish {

@@ -92,7 +92,8 @@ pub fn counted(signals: &Signals, bytes: u64) -> Signals {
 
 /// Why no size of the pool keeps the server alive if it takes all that it has reserved, where that
 /// is so: beside a pool of `floor_bytes` the `limit_bytes` hold `others_bytes` now, and
-/// `reserved_bytes` are to come. `words` names the reservations. `has_min`: the user wants no smaller pool.
+/// `reserved_bytes` are to come. `words` names the reservations. `has_min`: the user wants no
+/// smaller pool.
 pub fn beyond_help(
     (limit_bytes, place): (u64, &str),
     (floor_bytes, others_bytes): (u64, u64),
@@ -106,8 +107,8 @@ pub fn beyond_help(
         format!(
             "govern cannot save this server: {place} has {}, {} is used beside the pool, and {} \
              more is reserved ({words}). Beside that not even a pool of {} fits. If the server \
-             takes what it has reserved, the kernel swaps or kills it: lower these settings{min}, or \
-             raise the limit",
+             takes what it has reserved, the kernel swaps or kills it: lower these settings{min}, \
+             or raise the limit",
             human(limit_bytes),
             human(others_bytes),
             human(reserved_bytes),

@@ -268,9 +268,9 @@ fn schemas_may_have_foreign_keys_of_equal_names() {
                 &format!("CREATE DATABASE {schema}"),
                 &format!("CREATE TABLE {schema}.p (id INT PRIMARY KEY) ENGINE=InnoDB"),
                 &format!(
-                    "CREATE TABLE {schema}.c (p INT, q INT, r INT, KEY (q), CONSTRAINT fk FOREIGN KEY (p) \
-                     REFERENCES p (id), FOREIGN KEY (q) REFERENCES p (id), CONSTRAINT {long} \
-                     FOREIGN KEY (r) REFERENCES p (id)) ENGINE=InnoDB"
+                    "CREATE TABLE {schema}.c (p INT, q INT, r INT, KEY (q), CONSTRAINT fk FOREIGN \
+                     KEY (p) REFERENCES p (id), FOREIGN KEY (q) REFERENCES p (id), CONSTRAINT \
+                     {long} FOREIGN KEY (r) REFERENCES p (id)) ENGINE=InnoDB"
                 ),
             ],
         );
