@@ -143,7 +143,11 @@ fn text(root: &str, report: &Report, took: Duration) -> String {
         line(format!("note: {note}"));
     }
     if report.log.damaged_control_slots == 1 {
-        line("note: redo/control: one of the two slots is not whole, as after a power cut in its write".into());
+        line(
+            "note: redo/control: one of the two slots is not whole, as in a backup, and after a \
+             power cut in its write"
+                .into(),
+        );
     }
     let healed: u64 = report.files.iter().map(|file| file.healed_pages).sum();
     if healed > 0 {

@@ -216,9 +216,9 @@ fn say_where(address: SocketAddr, token: &str, servers: &[Found]) {
 fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |why: String| Error::Local(format!("can't listen on {address}: {why}"));
     let unclear = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::InvalidInput => {
-            failed("expected ADDRESS:PORT, for example 127.0.0.1:8306".into())
-        }
+        std::io::ErrorKind::InvalidInput => Error::Usage(format!(
+            "--listen {address}: expected ADDRESS:PORT, for example 127.0.0.1:8306"
+        )),
         _ => failed(e.to_string()),
     };
     let wanted = address.to_socket_addrs().map_err(unclear)?.next();
@@ -236,7 +236,9 @@ mod tests {
     #[test]
     fn an_address_without_a_port_is_refused_with_an_example() {
         let error = listen("18306").unwrap_err();
-        assert_eq!(error.code(), 8);
+        assert_eq!(error.code(), 2);
         assert!(error.to_string().contains("expected ADDRESS:PORT"), "{error}");
+        let error = listen("192.0.2.1:18306").unwrap_err();
+        assert_eq!(error.code(), 8, "the address is another machine's");
     }
 }

@@ -310,6 +310,48 @@ fn names_that_differ_in_an_accent_or_in_case_are_different_tables() {
     }
 }
 
+/// A run that gets to the foreign key `fk` of `shop.c` after these statements of others, and what
+/// it leaves: the key's action, and what the run has printed.
+fn behind(name: &str, statements: &[&str]) -> (Server, Option<String>, String) {
+    let server = server(name, &[]);
+    run_all(
+        &server,
+        &[
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.first (id INT PRIMARY KEY) ENGINE=InnoDB",
+            "CREATE TABLE shop.p (id INT PRIMARY KEY) ENGINE=InnoDB",
+            "CREATE TABLE shop.c (p INT, CONSTRAINT fk FOREIGN KEY (p) REFERENCES p (id) ON DELETE \
+             CASCADE) ENGINE=InnoDB",
+        ],
+    );
+    let holder = hold(&server, "shop.first");
+    let child = begin(&server, &["--apply"]);
+    wait_for_alter(&server, "`shop`.`first`");
+    run_all(&server, statements);
+    drop(holder);
+    let output = child.wait_with_output().unwrap();
+    let query = "SELECT DELETE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS";
+    let rule = server.connect().query_first(query).unwrap();
+    (server, rule, format!("{}{}", stdout(&output), stderr(&output)))
+}
+
+#[test]
+fn a_foreign_key_that_others_have_changed_since_the_look_keeps_its_new_definition() {
+    let changes = [
+        "ALTER TABLE shop.c DROP FOREIGN KEY fk",
+        "ALTER TABLE shop.c ADD CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)",
+    ];
+    let (server, rule, text) = behind("convert-changed-key", &changes);
+    assert_eq!((rule.as_deref(), noted(&server)), (Some("RESTRICT"), None), "{text}");
+}
+
+#[test]
+fn a_foreign_key_that_others_have_dropped_since_the_look_does_not_come_back() {
+    let changes = ["ALTER TABLE shop.c DROP FOREIGN KEY fk", "INSERT INTO shop.c VALUES (77)"];
+    let (server, rule, text) = behind("convert-dropped-key", &changes);
+    assert_eq!((rule, noted(&server)), (None, None), "{text}");
+}
+
 #[test]
 fn what_others_change_after_the_look_is_left_and_the_rest_is_converted() {
     for locks in [&[][..], &["--no-lock-tables"]] {

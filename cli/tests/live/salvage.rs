@@ -290,6 +290,10 @@ fn every_row_outside_of_damaged_pages_comes_back() {
     let running = tidepool(&["check"], &[&server.data_dir()]);
     assert_eq!(running.status.code(), Some(8), "{}", text(&running.stdout));
     assert!(text(&running.stderr).contains("has this directory open"), "{}", text(&running.stderr));
+    let to = out.to_str().unwrap();
+    let running = tidepool(&["salvage", "--to", to], &[&server.data_dir()]);
+    assert_eq!(running.status.code(), Some(8), "{}", text(&running.stdout));
+    assert!(!out.exists(), "no empty directory is left");
     // What a kill leaves is recovered aside, and nothing of it changes.
     server.kill9();
     let before = bytes_of(&server.data_dir().join("tidepool"));

@@ -67,8 +67,13 @@ pub enum Format {
 /// The directory can't be looked at, or the files can't be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
     check_is_outside(&options.to, &options.place.dir)?;
-    make_empty_dir(&options.to)?;
-    let directory = Directory::open(&options.place)?;
+    let is_made = make_empty_dir(&options.to)?;
+    let directory = Directory::open(&options.place).inspect_err(|_| {
+        if is_made {
+            // Nothing is in it.
+            let _ = fs::remove_dir(&options.to);
+        }
+    })?;
     let progress = Progress::new();
     let outcome = salvage(&directory.inspection, options, &progress);
     drop(progress);
@@ -112,14 +117,14 @@ fn check_is_outside(to: &Path, dir: &Path) -> Result<()> {
     }
 }
 
-/// For the user alone: the rows of all tables are in it.
-fn make_empty_dir(dir: &Path) -> Result<()> {
+/// For the user alone: the rows of all tables are in it. Returns whether it is a new one.
+fn make_empty_dir(dir: &Path) -> Result<bool> {
     match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let mut entries = fs::read_dir(dir).map_err(|error| Error::file(dir, &error))?;
             match entries.next() {
-                None => Ok(()),
+                None => Ok(false),
                 Some(_) => Err(Error::Usage(format!("--to {}: it is not empty", dir.display()))),
             }
         }
