@@ -220,7 +220,7 @@ fn end_without_an_answer(stop: &Arc<AtomicBool>, is_stepping: Arc<AtomicBool>) {
                 asked_at = None;
             } else if asked_at.get_or_insert_with(Instant::now).elapsed() >= ANSWER_WITHIN {
                 let error = Error::Gone("it does not answer".into());
-                print_error("tidepool: stopped", &error);
+                print_error("tidepool", &format!("stopped; {error}"));
                 std::process::exit(error.code().into());
             }
         }
