@@ -20,7 +20,7 @@ fn recommend(report: &Value) -> Option<Result<Value, String>> {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut child) = child else {
-        eprintln!("skipped: there is no jq");
+        tidepool_skip::skip("there is no jq");
         return None;
     };
     child.stdin.take().unwrap().write_all(report.to_string().as_bytes()).unwrap();

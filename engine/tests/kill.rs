@@ -9,8 +9,9 @@ mod scan;
 
 use rand::Rng;
 use scan::{Rows, scan};
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use tidepool::{
 };
 
 const WRITERS: u64 = 3;
+/// The writers, and the one that changes definitions.
+const WORKERS: usize = WRITERS as usize + 1;
 /// Rows of a writer that each of its transactions rewrites, all with the transaction's number.
 const ROWS: u64 = 8;
 /// Log entries of a writer that are kept.
@@ -36,11 +39,17 @@ fn acknowledged_commits_survive_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let rounds = std::env::var("TIDEPOOL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
     let mut acknowledged = BTreeMap::new();
-    for round in 0..rounds {
+    let mut went_on = BTreeSet::new();
+    let mut round = 0;
+    // Everyone must go on where an earlier life ended, once at least.
+    while round < rounds || went_on.len() < WORKERS {
+        assert!(round < 5 * rounds, "in {round} rounds only {went_on:?} went on");
+        let mut errors = tempfile::tempfile().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--ignored", "--nocapture"])
             .env(DIR_VARIABLE, dir.path())
             .stdout(Stdio::piped())
+            .stderr(errors.try_clone().unwrap())
             .spawn()
             .unwrap();
         let out = child.stdout.take().unwrap();
@@ -59,14 +68,22 @@ fn acknowledged_commits_survive_kill_9() {
         });
         std::thread::sleep(Duration::from_millis(rand::rng().random_range(50..900)));
         child.kill().unwrap();
-        child.wait().unwrap();
+        let status = child.wait().unwrap();
+        let mut said = String::new();
+        errors.rewind().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert_eq!(status.signal(), Some(9), "the child ended by itself: {status}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        let before = acknowledged.clone();
         acknowledged.extend(reader.join().unwrap());
         let found = check(dir.path(), &acknowledged);
         println!("round {round}: {found:?}");
+        let before = |who: &String| before.get(who).copied().unwrap_or(0);
+        let ahead = found.iter().filter(|(who, number)| before(who) > 0 && **number > before(who));
+        went_on.extend(ahead.map(|(who, _)| who.clone()));
         acknowledged = found;
+        round += 1;
     }
-    let most = acknowledged.values().max().copied().unwrap_or(0);
-    assert!(most > 0, "no round got anything done");
 }
 
 /// Checks the directory; each worker's last number is the acknowledged one or the next. Gives the
@@ -119,7 +136,7 @@ fn check(dir: &Path, acknowledged: &BTreeMap<String, u64>) -> BTreeMap<String, u
         [only] => only,
         [first, ..] => first,
     };
-    expect("d", done.max(last("d")));
+    expect("d", done);
     for name in &definitions {
         db.open_table(name).unwrap();
     }
@@ -142,10 +159,16 @@ fn child() {
     std::thread::scope(|threads| {
         for writer in 0..WRITERS {
             let db = db.clone();
-            threads.spawn(move || write(&db, writer).unwrap());
+            threads.spawn(move || end_with(write(&db, writer)));
         }
-        threads.spawn(|| define(&db).unwrap());
+        threads.spawn(|| end_with(define(&db)));
     });
+}
+
+/// The threads beside would go on, and the parent see nothing.
+fn end_with(result: Result<()>) {
+    eprintln!("a worker ended: {result:?}");
+    std::process::abort();
 }
 
 fn acknowledge(who: &str, number: u64) {

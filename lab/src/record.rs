@@ -254,6 +254,7 @@ impl Output {
     /// If it can't be written.
     pub fn write(&self, record: &Record) -> Result<()> {
         let path = self.path(&record.experiment);
+        let record = &finite(record);
         let mut line = serde_json::to_string(record).map_err(|e| Error::at(&path)(e.into()))?;
         line.push('\n');
         let case = Case::of(record);
@@ -272,6 +273,22 @@ impl Output {
     fn path(&self, experiment: &str) -> PathBuf {
         self.dir.join(format!("{experiment}.jsonl"))
     }
+}
+
+/// The record without figures that are no numbers: JSON has none for them, and what it has instead
+/// makes the whole file unreadable.
+fn finite(record: &Record) -> Record {
+    let mut record = record.clone();
+    record.summary.retain(|name, value| {
+        if !value.is_finite() {
+            tracing::warn!("{}, {}: {name} is {value}", record.experiment, record.scenario);
+        }
+        value.is_finite()
+    });
+    for point in &mut record.series {
+        point.relative = point.relative.filter(|relative| relative.is_finite());
+    }
+    record
 }
 
 /// The lines of a file that are not about this case; none if there is no such file.
@@ -401,6 +418,20 @@ mod tests {
             series: vec![point],
             summary: BTreeMap::from([("qps".to_string(), 12.5)]),
         }
+    }
+
+    #[test]
+    fn a_figure_that_is_no_number_costs_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Output::new(dir.path(), Earlier::Go).unwrap();
+        output.begin("swap").unwrap();
+        let mut bad = record();
+        bad.summary.extend([("ratio".to_string(), f64::NAN), ("ms".to_string(), f64::INFINITY)]);
+        bad.series[0].relative = Some(f64::NAN);
+        output.write(&bad).unwrap();
+        let read = read_all(dir.path()).unwrap();
+        assert_eq!(read[0].summary, record().summary);
+        assert_eq!(read[0].series, record().series);
     }
 
     #[test]

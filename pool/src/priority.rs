@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_refusal_is_told_once() {
         if getrlimit(Resource::Nice).current != Some(0) {
-            return eprintln!("skipped: here everyone may raise priorities");
+            return tidepool_skip::skip("here everyone may raise priorities");
         }
         let (before, nice, [first, second]) = ask_twice(false);
         assert_eq!((nice, second), (Some(before), None));
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn what_is_granted_is_known() {
         if !capabilities(None).unwrap().effective.contains(CapabilitySet::SYS_NICE) {
-            return eprintln!("skipped: no CAP_SYS_NICE");
+            return tidepool_skip::skip("no CAP_SYS_NICE");
         }
         let (before, nice, answers) = ask_twice(true);
         assert_eq!((nice, answers), (Some((before - STEPS).max(NICE_MIN)), [None, None]));

@@ -23,7 +23,7 @@ fn a_batch_is_run_by_the_calling_thread_if_there_are_no_others() {
     let written: Vec<u8> = (0..BLOCK * BLOCKS).map(|at| (at / BLOCK) as u8).collect();
     let mut read = vec![0; written.len()];
     let Some(address_space) = address_space() else {
-        eprintln!("skipped: the kernel does not say how much address space the process has");
+        tidepool_skip::skip("the kernel does not say how much address space the process has");
         return;
     };
     // Room for the heap, not for a stack.

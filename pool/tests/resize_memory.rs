@@ -36,7 +36,7 @@ fn resident_anonymous() -> Option<u64> {
 fn memory_is_really_given_back() {
     let _alone = ALONE.lock();
     if resident_anonymous().is_none() {
-        eprintln!("skipped: the kernel does not say what memory the process has");
+        tidepool_skip::skip("the kernel does not say what memory the process has");
         return;
     }
     for huge_pages in [true, false] {
@@ -88,7 +88,7 @@ fn room_to_grow_is_not_promised_before_it_is_used() {
     let _alone = ALONE.lock();
     let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     if mode.trim() != "2" {
-        eprintln!("skipped: on this machine what is not touched does not count");
+        tidepool_skip::skip("on this machine what is not touched does not count");
         return;
     }
     let writable = || status("VmData").unwrap();

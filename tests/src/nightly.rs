@@ -118,10 +118,14 @@ const CASES_A_BOUT: usize = 5;
 const PARTS: &str = "cargo test -p tidepool-engine --lib -- simulation redo::tests \
                      btree::tests::crash env::tests overflow::tests settled";
 
-/// The whole engine in two bouts of three, its parts in the third.
+/// Those of the layers below.
+const PACKED_FILES: &str = "cargo test -p tidepool-store --lib packed::tests::crash";
+
+/// The whole engine in two bouts of four, its parts in the third, the files of pages in the last.
 fn simulation(seed: u64) -> Bout {
-    let bout = match seed % 3 {
+    let bout = match seed % 4 {
         0 => Bout::new(30, PARTS),
+        1 => Bout::new(30, PACKED_FILES),
         _ => Bout::new(30, "cargo test -p tidepool-engine --test simulation seeds"),
     };
     bout.with("TIDEPOOL_FIRST_SEED", seed).with("TIDEPOOL_SEEDS", SEEDS_A_BOUT)

@@ -78,7 +78,8 @@ impl Machine {
     /// Makes the file system and the data directory on it, and starts a server there. All of it is
     /// durable then.
     ///
-    /// `None`, with a message on standard error, where this user can't mount such a file system.
+    /// `None`, with a message that the test is skipped, where this user can't mount such a file
+    /// system.
     ///
     /// # Panics
     /// If the server does not start.
@@ -95,7 +96,7 @@ impl Machine {
         let server = Server::create_on(options, |data_dir| {
             let made = Disk::new(kind, data_dir);
             let made = made.inspect_err(|why| {
-                eprintln!("skipped: no {} on a loop device here: {why}", kind.name());
+                tidepool_skip::skip(format!("no {} on a loop device here: {why}", kind.name()));
             });
             disk = made.ok();
             disk.is_some()
@@ -140,7 +141,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        self.server.kill9();
+        self.server.end();
         self.disk.unmount();
         if self.server.is_kept() {
             eprintln!("the data directory is in {}", self.disk.image.display());

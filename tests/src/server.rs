@@ -34,6 +34,8 @@ use crate::panics::kill_with_this_thread;
 const START_LIMIT: Duration = Duration::from_secs(180);
 /// The same for an orderly stop.
 const STOP_LIMIT: Duration = Duration::from_secs(180);
+/// Lines of an error log that no test expects of a server that started.
+const PANICS: [&str; 2] = ["panicked at", "got signal"];
 /// The length of a Unix socket's path that is certainly allowed.
 const SOCKET_PATH_MAX: usize = 100;
 
@@ -201,6 +203,8 @@ pub struct Server {
     child: Option<Child>,
     /// Lets a panic of the thread that started the process kill it.
     owned: Option<Arc<OwnedFd>>,
+    /// Where the error log of the process begins.
+    log_start: u64,
     keep: bool,
 }
 
@@ -238,7 +242,7 @@ impl Server {
             return None;
         }
         copy_tree(&template(options.program), &data_dir);
-        Some(Server { options, dir, socket, child: None, owned: None, keep: false })
+        Some(Server { options, dir, socket, child: None, owned: None, log_start: 0, keep: false })
     }
 
     /// Starts a server that was created, stopped or killed.
@@ -304,6 +308,7 @@ impl Server {
         }
         self.owned = Some(kill_with_this_thread(&child));
         self.child = Some(child);
+        self.log_start = log_start;
         log_start
     }
 
@@ -343,19 +348,34 @@ impl Server {
     /// Kills the server with SIGKILL: as much of a crash as a process can have.
     ///
     /// # Panics
-    /// If it has ended by itself: the kill would hide that.
+    /// If it has ended by itself, or one of its threads has panicked: the kill would hide that.
     pub fn kill9(&mut self) {
         let Some(status) = self.end() else { return };
         assert_eq!(
             status.signal(),
-            Some(rustix::process::Signal::KILL.as_raw()),
+            Some(libc_sigkill()),
             "the server ended with {status} before it was killed:\n{}",
             tail(&self.error_log(), 40)
         );
+        self.assert_no_thread_panicked();
     }
 
-    /// Ends the server, if it runs; gives what the process ended with.
-    fn end(&mut self) -> Option<ExitStatus> {
+    /// A thread that panics does not always end the server.
+    fn assert_no_thread_panicked(&self) {
+        let log = self.error_log_from(self.log_start);
+        let found = log.lines().position(|line| PANICS.iter().any(|text| line.contains(text)));
+        if let Some(line) = found {
+            let all: Vec<&str> = log.lines().skip(line).take(40).collect();
+            panic!("the server's log has:\n{}", all.join("\n"));
+        }
+    }
+
+    /// Ends the server, if it runs, and does not mind if it has ended by itself; gives what the
+    /// process ended with.
+    ///
+    /// # Panics
+    /// If it can't be killed.
+    pub fn end(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
         child.kill().expect("a child can be killed");
         Some(child.wait().expect("a child can be waited for"))
@@ -364,7 +384,7 @@ impl Server {
     /// Stops the server in order, as `systemctl stop` would.
     ///
     /// # Panics
-    /// If it does not stop in time, or ends with an error.
+    /// If it does not stop in time, or ends with an error, or one of its threads has panicked.
     pub fn stop(&mut self) {
         let status = self.terminate();
         assert!(
@@ -372,6 +392,7 @@ impl Server {
             "the server ended with {status}:\n{}",
             tail(&self.error_log(), 40)
         );
+        self.assert_no_thread_panicked();
     }
 
     /// The same, however it ends.
@@ -494,12 +515,22 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.end();
+        let status = self.end();
         let _ = fs::remove_file(&self.socket);
+        let crash = status.and_then(|status| status.signal()).filter(|it| *it != libc_sigkill());
+        if crash.is_some() {
+            self.keep = true;
+        }
         if self.is_kept() {
             eprintln!("kept for inspection: {}", self.dir.display());
         } else {
             let _ = fs::remove_dir_all(&self.dir);
+        }
+        if let Some(signal) = crash
+            && !std::thread::panicking()
+        {
+            let log = self.error_log();
+            panic!("the server ended by signal {signal} by itself:\n{}", tail(&log, 40));
         }
     }
 }

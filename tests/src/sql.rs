@@ -7,11 +7,46 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, Row, Value};
 
 /// Runs statements one after the other.
+///
+/// # Panics
+/// If the server refuses one, also in the rows with which it answers OPTIMIZE TABLE and the like.
 pub fn run(conn: &mut Conn, statements: &[&str]) {
     for statement in statements {
-        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        let rows: Vec<Row> =
+            conn.query(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        let refusals: Vec<String> = rows.into_iter().filter_map(refusal).collect();
+        assert!(refusals.is_empty(), "{statement}: {refusals:?}");
     }
 }
+
+/// What a row of an answer to OPTIMIZE TABLE, CHECK TABLE or the like says, if that is an error:
+/// the statement as a whole succeeds.
+fn refusal(row: Row) -> Option<String> {
+    let columns = row.columns();
+    let column = |name: &str| columns.iter().position(|column| column.name_str() == name);
+    let (kind, text) = (column("Msg_type")?, column("Msg_text")?);
+    let [kind, text] = [kind, text].map(|at| row.get::<String, _>(at).unwrap_or_default());
+    let is_error = kind.eq_ignore_ascii_case("error")
+        || ["Operation failed", "Corrupt"].contains(&text.as_str());
+    is_error.then(|| row_text(row))
+}
+
+/// Runs a statement during which the server may be killed. Returns whether it was acknowledged.
+///
+/// # Panics
+/// If the server refuses it: that is no loss of the connection.
+pub fn is_acknowledged(conn: &mut Conn, statement: &str) -> bool {
+    match conn.query_drop(statement) {
+        Ok(()) => true,
+        Err(mysql::Error::MySqlError(error)) if !SERVER_STOPS.contains(&error.code) => {
+            panic!("{statement}: {error}")
+        }
+        Err(_) => false,
+    }
+}
+
+/// The errors of statements that a server ends as it stops.
+const SERVER_STOPS: [u16; 2] = [1053, 1927];
 
 /// The number that a query gives, of its first row.
 pub fn number(conn: &mut Conn, query: &str) -> i64 {

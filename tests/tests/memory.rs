@@ -197,13 +197,13 @@ fn long_values_leave_no_memory_with_connections_and_open_tables() {
 fn locked_memory_is_no_more_than_what_is_used() {
     let group = match MemoryCgroup::create(1024 * MIB) {
         Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => return tidepool_skip::skip(why),
     };
     let options = Options::new("memlock").cgroup(group.procs()).arg("--memlock");
     let Some(mut server) = start(options) else { return };
     let conn = &mut server.connect_to("test");
     if text(conn, "SELECT @@locked_in_memory") != "1" {
-        return eprintln!("skipped: memory can't be locked here");
+        return tidepool_skip::skip("memory can't be locked here");
     }
     run(
         conn,
@@ -247,7 +247,7 @@ fn sum(conn: &mut Conn) -> u64 {
 fn a_limit_is_lowered_below_a_server_in_the_documented_order() {
     let group = match MemoryCgroup::create(768 * MIB) {
         Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => return tidepool_skip::skip(why),
     };
     let options = Options::new("lowered_limit").cgroup(group.procs()).arg("--skip-log-bin");
     let Some(mut server) = start(options) else { return };
@@ -287,7 +287,7 @@ fn a_limit_is_lowered_below_a_server_in_the_documented_order() {
 fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     let group = match MemoryCgroup::create(512 * MIB) {
         Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => return tidepool_skip::skip(why),
     };
     let options = Options::new("neighbour").cgroup(group.procs()).arg("--skip-log-bin");
     let Some(mut server) = start(options) else { return };
@@ -341,7 +341,7 @@ fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
 fn memory_that_brings_nothing_goes_back_and_a_load_that_returns_has_it_again() {
     let group = match MemoryCgroup::create(768 * MIB) {
         Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => return tidepool_skip::skip(why),
     };
     let options = Options::new("returned").cgroup(group.procs()).arg("--skip-log-bin");
     let Some(mut server) = start(options) else { return };
@@ -472,7 +472,7 @@ fn the_priority_of_the_threads_is_told() {
         }
         let can_be_had = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
         if !can_be_had.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: {wrapper:?} is not possible here");
+            tidepool_skip::skip_part(format!("{wrapper:?} is not possible here"));
             continue;
         }
         let Some(server) = start(Options::new("priority").wrapper(&wrapper)) else { return };

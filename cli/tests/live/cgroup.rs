@@ -18,7 +18,7 @@ impl Cgroup {
     pub fn new(name: &str) -> Option<Cgroup> {
         let group = Cgroup::make(name);
         if group.is_none() {
-            eprintln!("skipped: no memory cgroup can be made by this user");
+            tidepool_skip::skip("no memory cgroup can be made by this user");
         }
         group
     }
@@ -35,9 +35,7 @@ impl Cgroup {
     /// and a message that the test is skipped.
     pub fn start<T>(&self, start: impl FnOnce() -> T) -> Option<T> {
         if self.version != Version::V1 {
-            eprintln!(
-                "skipped: no process can be started in a memory cgroup of version 2 from here"
-            );
+            tidepool_skip::skip("no process can be started in a cgroup of version 2 from here");
             return None;
         }
         let tasks = self.directory.join("tasks");

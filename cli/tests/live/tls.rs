@@ -18,7 +18,7 @@ impl Certificates {
     fn make() -> Option<Certificates> {
         let made = Certificates(tempfile::tempdir().unwrap());
         if Command::new("openssl").arg("version").output().is_err() {
-            eprintln!("skipped: no openssl");
+            tidepool_skip::skip("no openssl");
             return None;
         }
         let names = "subjectAltName=DNS:localhost,IP:127.0.0.1";

@@ -117,9 +117,10 @@ fn none_is_inside_a_closed_table() {
     let table = create(&db, "t");
     let presences = &db.inner.presences;
     let (inside, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let entries = AtomicUsize::new(0);
     thread::scope(|scope| {
         for n in 0..4 {
-            let (inside, over, table) = (&inside, &over, &table);
+            let (inside, over, table, entries) = (&inside, &over, &table, &entries);
             scope.spawn(move || {
                 let mut presence = presences.join();
                 let mut turns = 0;
@@ -128,6 +129,7 @@ fn none_is_inside_a_closed_table() {
                         inside.fetch_add(1, Ordering::Relaxed);
                         std::hint::spin_loop();
                         inside.fetch_sub(1, Ordering::Relaxed);
+                        entries.fetch_add(1, Ordering::Relaxed);
                         presence.leave([entered].into_iter());
                     }
                     turns += 1;
@@ -139,7 +141,8 @@ fn none_is_inside_a_closed_table() {
             });
         }
         let mut closed = 0;
-        while closed < 300 {
+        while closed < 300 || entries.load(Ordering::Relaxed) < 1000 {
+            assert!(closed < 1_000_000, "hardly anyone gets in: {entries:?}");
             if table.close_entrance(presences).is_ok() {
                 for _ in 0..20 {
                     assert_eq!(inside.load(Ordering::Relaxed), 0);

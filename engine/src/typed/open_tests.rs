@@ -43,14 +43,25 @@ fn fill(db: &Db, indexes: &[&ByText]) -> TypedTable<u64, Row> {
     table
 }
 
-/// Calls `meanwhile` when the thread comes to this point for the first time.
+/// Calls `meanwhile` when the thread comes to this point for the first time, which it must.
 fn once_at(point: PausePoint, meanwhile: impl FnOnce() + 'static) -> impl FnMut(PausePoint) {
-    let mut meanwhile = Some(meanwhile);
+    let mut once = Once(point, Some(meanwhile));
     move |reached| {
-        if reached == point
-            && let Some(meanwhile) = meanwhile.take()
+        if reached == once.0
+            && let Some(meanwhile) = once.1.take()
         {
             meanwhile();
+        }
+    }
+}
+
+/// What waits for a point.
+struct Once<F>(PausePoint, Option<F>);
+
+impl<F> Drop for Once<F> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            assert!(self.1.is_none(), "{:?} was not reached: nothing was tried", self.0);
         }
     }
 }

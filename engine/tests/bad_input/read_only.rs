@@ -133,7 +133,7 @@ fn read_only_mode_on_a_file_system_that_may_only_be_read() {
             fs::remove_file(dir.path().join("lock")).unwrap();
         }
         let Some(_mount) = ReadOnlyMount::new(dir.path()) else {
-            eprintln!("skipped: this user may not mount");
+            tidepool_skip::skip("this user may not mount");
             return;
         };
         let options = || Options { read_only: true, open_files: 1, ..options() };

@@ -39,7 +39,7 @@ impl World {
         match backup.finish() {
             Ok(report) => {
                 trace!("backup: {report:?}");
-                self.backups += 1;
+                self.counts.backups += 1;
                 assert_eq!(report.base.is_some(), incremental);
                 if !incremental {
                     self.chain.clear();
@@ -113,7 +113,7 @@ impl World {
             let target = SimStorage::new(self.random.random());
             combine_backups(&parts, shared(&target), &mut |_| true)
                 .unwrap_or_else(|error| panic!("seed {seed}: backups do not combine: {error}"));
-            self.combined += 1;
+            self.counts.combined += 1;
             if self.random.random_ratio(1, 4) {
                 // What was combined can be the base as well.
                 self.chain = vec![target.clone()];

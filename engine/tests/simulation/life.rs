@@ -9,7 +9,7 @@ use tidepool::{Db, Error, Options, TransactionOptions};
 
 use crate::model::{Model, second_key};
 use crate::scan::scan;
-use crate::{SIZES_MIB, World, options};
+use crate::{Counts, SIZES_MIB, World, options};
 
 impl World {
     pub fn new(seed: u64) -> Self {
@@ -32,8 +32,8 @@ impl World {
             sessions: vec![],
             loading: None,
             backup: None,
-            backups: 0,
-            combined: 0,
+            is_full: false,
+            counts: Counts::default(),
             chain: Vec::new(),
             next_table: 0,
             detached: BTreeMap::new(),
@@ -92,6 +92,8 @@ impl World {
             let over = self.sim.is_down() || self.failing;
             assert!(closed.is_ok() || over, "seed {}: close: {closed:?}", self.seed);
         }
+        self.counts.troubled += u64::from(self.failing && self.sim.faults_struck() > 0);
+        self.counts.in_flight += u64::from(self.sim.is_down() && self.in_flight.is_some());
         let killed = !self.sim.is_down() && self.random.random_ratio(1, 4);
         self.sim = if killed { self.sim.kill() } else { self.sim.crash() };
         // Not before: the disk is to have what it has left.
@@ -111,6 +113,7 @@ impl World {
                 let _ = db.step_cleaner();
                 let _ = db.step_checkpoint();
             }
+            self.counts.cut_recoveries += u64::from(self.sim.is_down());
             self.sim = self.sim.crash();
         }
         let options = self.options();
@@ -127,6 +130,7 @@ impl World {
         }
         let tables = self.db.table_names().unwrap();
         let xids = self.db.recovered_xids();
+        self.counts.prepared += u64::from(!xids.is_empty());
         if let Some(other) = self.in_flight.take()
             && (!tables.iter().eq(self.model.names.keys())
                 || !xids.iter().eq(self.model.prepared.keys())

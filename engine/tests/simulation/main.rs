@@ -65,6 +65,48 @@ struct Session {
     used: BTreeSet<TableNo>,
 }
 
+/// What came to be tried.
+#[derive(Debug, Default)]
+struct Counts {
+    /// By resizes.
+    pages_moved: u64,
+    /// Backups that were opened, and compared.
+    backups: u64,
+    /// Those that were combined with their base.
+    combined: u64,
+    /// Writes that succeeded.
+    writes: u64,
+    /// Writes and locking reads that met a row changed since the snapshot.
+    changed: u64,
+    /// Locking reads that met a lock.
+    locked: u64,
+    /// Lives in which a fault that the seed ordered struck.
+    troubled: u64,
+    /// Power cuts in a recovery.
+    cut_recoveries: u64,
+    /// Power cuts in an operation that may have happened or not.
+    in_flight: u64,
+    /// Recoveries that found prepared transactions.
+    prepared: u64,
+}
+
+impl Counts {
+    fn all(&mut self) -> [(&'static str, &mut u64); 10] {
+        [
+            ("a page moved by a resize", &mut self.pages_moved),
+            ("a backup", &mut self.backups),
+            ("an incremental backup", &mut self.combined),
+            ("a write", &mut self.writes),
+            ("a row changed since the snapshot", &mut self.changed),
+            ("a row locked by another", &mut self.locked),
+            ("a fault of the disk", &mut self.troubled),
+            ("a power cut in a recovery", &mut self.cut_recoveries),
+            ("an operation in flight at a power cut", &mut self.in_flight),
+            ("a prepared transaction in a recovery", &mut self.prepared),
+        ]
+    }
+}
+
 /// A table that is being filled.
 struct Loading {
     load: TableLoad,
@@ -93,9 +135,9 @@ struct World {
     loading: Option<Loading>,
     /// Not finished.
     backup: Option<backup::Running>,
-    /// Finished ones, and those among them that were combined with their base.
-    backups: u64,
-    combined: u64,
+    /// The disk has no room at present, except for what has its space already.
+    is_full: bool,
+    counts: Counts,
     /// The last complete one, and the incremental ones since: a power cut gives a copy of each.
     chain: Vec<SimStorage>,
     next_table: TableNo,
@@ -131,15 +173,15 @@ fn seeds() {
         run(seed);
         return;
     }
-    let count = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
+    let seeds = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
     let first = std::env::var("TIDEPOOL_FIRST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-    let (mut moved, mut backups, mut combined) = (0, 0, 0);
-    for seed in first..first + count {
+    let mut sum = Counts::default();
+    for seed in first..first + seeds {
         match std::panic::catch_unwind(|| run(seed)) {
-            Ok(done) => {
-                moved += done.pages_moved;
-                backups += done.backups;
-                combined += done.combined;
+            Ok(mut counts) => {
+                for ((_, sum), (_, count)) in sum.all().into_iter().zip(counts.all()) {
+                    *sum += *count;
+                }
             }
             Err(panic) => {
                 eprintln!("failed with TIDEPOOL_SEED={seed}");
@@ -147,27 +189,17 @@ fn seeds() {
             }
         }
     }
-    assert!(moved > 0 || count < 10, "no shrink had a page to move: nothing was tried");
-    assert!(backups > 0 || count < 10, "no backup came to its end: nothing was tried");
-    assert!(combined > 0 || count < 30, "no backup was incremental: nothing was tried");
+    println!("{sum:?}");
+    for (what, count) in sum.all() {
+        assert!(*count > 0 || seeds < 30, "{what}: none in {seeds} seeds, so it was not tried");
+    }
 }
 
-/// What came to be tried.
-struct Done {
-    /// By resizes.
-    pages_moved: u64,
-    /// Opened, and compared.
-    backups: u64,
-    /// Those that were combined with their base.
-    combined: u64,
-}
-
-fn run(seed: u64) -> Done {
+fn run(seed: u64) -> Counts {
     let mut world = World::new(seed);
-    let mut moved = 0;
     for life in 0..LIVES {
         if life > 0 {
-            moved += world.pages_moved();
+            world.note_pages_moved();
             world.reopen();
         }
         let ahead = world.random.random_range(20..3000);
@@ -179,22 +211,19 @@ fn run(seed: u64) -> Done {
             }
         }
     }
-    moved += world.pages_moved();
+    world.note_pages_moved();
     world.reopen();
     world.model_is_on_disk(true);
     world.nothing_is_lost();
-    Done {
-        pages_moved: moved + world.pages_moved(),
-        backups: world.backups,
-        combined: world.combined,
-    }
+    world.note_pages_moved();
+    world.counts
 }
 
 impl World {
-    fn pages_moved(&self) -> u64 {
+    fn note_pages_moved(&mut self) {
         let status = self.db.status();
         trace!("evicted: {:?}", status.get("buffer_pool_pages_evicted"));
-        status.get("buffer_pool_resize_pages_moved").unwrap()
+        self.counts.pages_moved += status.get("buffer_pool_resize_pages_moved").unwrap();
     }
 
     /// Distinguishes a power cut from a wrong answer. `result` of anything that should succeed.

@@ -55,11 +55,13 @@ impl World {
         let full = self.random.random_ratio(1, 40);
         if full {
             self.sim.set_capacity(Some(self.sim.used_bytes()));
+            self.is_full = true;
         }
         let kind = self.random.random_range(0..3);
         let written = self.write(at, no, &table, key, len, kind);
         if full {
             self.sim.set_capacity(None);
+            self.is_full = false;
         }
         written
     }
@@ -157,9 +159,13 @@ impl World {
                 self.others_are_there();
                 return Ok(());
             }
-            Err(Error::NoSpace(_)) => return Ok(()),
+            Err(Error::NoSpace(why)) => {
+                assert!(self.is_full, "seed {seed}: {slot:?}: there is space: {why}");
+                return Ok(());
+            }
             Err(Error::RecordChanged) => {
                 assert!(newer, "seed {seed}: {slot:?} did not change");
+                self.counts.changed += 1;
                 let rolled_back = self.sessions[at].trx.rollback();
                 self.must(rolled_back)?;
                 self.sessions.remove(at);
@@ -177,6 +183,7 @@ impl World {
                 assert_eq!(now.is_none(), kind == 0, "seed {seed}: {kind} of {slot:?}");
                 let after = (kind != 2).then_some(value);
                 self.sessions[at].writes.insert(slot, after);
+                self.counts.writes += 1;
             }
             Err(Error::DuplicateKey { value: there, .. }) => {
                 assert_eq!((kind, now), (0, Some(there)), "seed {seed}: duplicate of {slot:?}");
@@ -229,8 +236,13 @@ impl World {
             assert!(matches!(found, Err(Error::TableChanged(_))), "seed {seed}: {found:?}");
             return Ok(());
         }
+        let own = self.sessions[at].writes.get(&slot).cloned();
+        let expected = own.unwrap_or_else(|| self.model.rows[&no].get(&key).cloned());
         match found {
-            Err(Error::LockNoWait) => self.others_are_there(),
+            Err(Error::LockNoWait) => {
+                self.others_are_there();
+                self.counts.locked += 1;
+            }
             Err(Error::RecordChanged) => {
                 assert!(self.changed.contains_key(&slot), "seed {seed}: {slot:?} did not change");
                 let rolled_back = self.sessions[at].trx.rollback();
@@ -238,11 +250,13 @@ impl World {
                 self.sessions.remove(at);
             }
             Err(error) => panic!("seed {seed}: {error}"),
+            Ok(false) if wait == LockWait::SkipLocked && expected.is_some() => {
+                self.others_are_there();
+                self.counts.locked += 1;
+            }
             Ok(false) if wait == LockWait::SkipLocked => {}
             Ok(found) => {
                 assert!(!self.is_held(at, &slot), "seed {seed}: locked {slot:?}");
-                let own = self.sessions[at].writes.get(&slot).cloned();
-                let expected = own.unwrap_or_else(|| self.model.rows[&no].get(&key).cloned());
                 assert_eq!(found.then_some(value), expected, "seed {seed}: locking read");
             }
         }

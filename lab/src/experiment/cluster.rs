@@ -260,7 +260,7 @@ fn measure(
             p95_ms.push(measured.p95_ms);
         }
     }
-    let transactions: f64 = tps.iter().sum();
+    let transactions = tps.iter().sum::<f64>().max(1.0);
     let node_s = nodes.iter().map(|node| of(&node.server)).sum::<f64>() - on_nodes;
     let front_s = of(server) - on_front;
     let figures = [

@@ -278,7 +278,11 @@ fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline:
     let full = statistics::median(before.iter().map(|point| point.pool_bytes as f64));
     let is_back = |point: &&crate::record::Point| point.pool_bytes as f64 >= 0.95 * full;
     let after = statistics::between(series, released_s - 1.0, f64::MAX);
-    let back = after.iter().find(is_back).map(|point| (point.at_s - released_s).max(0.0));
+    let back = after
+        .iter()
+        .find(is_back)
+        .filter(|_| full > 0.0)
+        .map(|point| (point.at_s - released_s).max(0.0));
     let least = statistics::between(series, from_s, released_s);
     let least = least.iter().map(|point| point.pool_bytes >> 20).min().unwrap_or(0);
     let mut add = |name: &str, value: f64| {

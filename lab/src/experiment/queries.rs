@@ -8,6 +8,7 @@
 //! At scale factor 1 each answer is compared with the published one, at others with the first
 //! engine's. A query that takes longer than the limit is ended, and counts as not finished.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use mysql::prelude::Queryable;
@@ -140,19 +141,17 @@ fn run_query(
             (0..QUERY_S).for_each(|_| progress.second());
             if turn > 0 {
                 times[at].push(took_s);
-            } else if let Some(difference) = answers::difference(
-                query.number,
-                &rows,
-                expected.get_or_insert_with(|| rows.clone()),
-            ) {
+            }
+            let expected = expected.get_or_insert_with(|| rows.clone());
+            if let Some(difference) = answers::difference(query.number, &rows, expected) {
                 let number = query.number;
                 tracing::error!("{} query {number}: {difference}", side.engine().key());
-                side.wrong += 1;
+                side.wrong.insert(number);
             }
         }
     }
     for (side, times) in sides.iter_mut().zip(times) {
-        if !times.is_empty() {
+        if !times.is_empty() && !side.unfinished.contains(&query.number) {
             let median = statistics::median(times);
             side.record.summary.insert(figure(query.number), median);
         }
@@ -167,8 +166,8 @@ struct Side {
     record: Record,
     /// The numbers of queries that were ended.
     unfinished: Vec<usize>,
-    /// Queries with another answer than the expected one.
-    wrong: u32,
+    /// The numbers of queries with another answer than the expected one, in any turn.
+    wrong: BTreeSet<usize>,
 }
 
 impl Side {
@@ -188,7 +187,7 @@ impl Side {
             _ => format!("SET SESSION max_statement_time = {LIMIT_S}"),
         };
         conn.query_drop(&limit).map_err(Error::sql(&limit))?;
-        Ok(Side { server, conn, record, unfinished: Vec::new(), wrong: 0 })
+        Ok(Side { server, conn, record, unfinished: Vec::new(), wrong: BTreeSet::new() })
     }
 
     fn engine(&self) -> Engine {
@@ -219,9 +218,11 @@ impl Side {
         let summary = &mut self.record.summary;
         let seconds: f64 =
             (1..=queries::COUNT).filter_map(|query| summary.get(&figure(query))).sum();
+        // A query that was ended took so long at least.
+        let seconds = seconds + self.unfinished.len() as f64 * LIMIT_S as f64;
         summary.insert("queries_s".into(), seconds);
         summary.insert("queries_unfinished".into(), self.unfinished.len() as f64);
-        summary.insert("wrong_answers".into(), f64::from(self.wrong));
+        summary.insert("wrong_answers".into(), self.wrong.len() as f64);
         self.record.outcome = Outcome::Finished;
         tracing::info!("queries {}: {}: {seconds:.1} s", self.record.label(), self.record.scenario);
         Ok(self.record)

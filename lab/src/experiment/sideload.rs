@@ -19,12 +19,12 @@
 //! pool that is empty. What the pool holds of which index is asked at the end of each run.
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lab::{Lab, Moment, Plan, Settings, Stage};
 use crate::load::dump::{Complete, DumpLoop, ReportLoop};
 use crate::load::sysbench::{Distribution, Job};
 use crate::progress::Progress;
-use crate::record::{NEVER, Record, statistics};
+use crate::record::{NEVER, Outcome, Record, statistics};
 
 use super::data::{self, read_all, rows_of, tables};
 use super::{READS_PER_SECOND, summarise};
@@ -162,6 +162,14 @@ pub fn run(lab: &Lab) -> Result<()> {
         if !settings.wants(&case.name()) {
             continue;
         }
+        if let Side::CachedDumps(count) = case.side {
+            let dump = Case { side: Side::Dumps(count), ..case };
+            if !settings.wants(&dump.name()) {
+                let (cached, dump) = (case.name(), dump.name());
+                let what = format!("'{cached}' runs at the rate of '{dump}': choose that, too");
+                return Err(Error::Missing(what));
+            }
+        }
         for (engine, variant, args) in variants(&settings.engines, &case) {
             let dir = lab.data(engine, &data, &mut Progress::new(1))?;
             let database = format!("hot{}", case.share_percent);
@@ -228,6 +236,14 @@ struct SideLoad {
     report: Option<ReportLoop>,
 }
 
+impl SideLoad {
+    /// Why it was none.
+    fn failure(&self) -> Option<String> {
+        let of_dumps = self.dumps.iter().find_map(DumpLoop::failure);
+        of_dumps.or_else(|| self.report.as_ref()?.failure())
+    }
+}
+
 /// What earlier runs tell of dumps of the big table.
 #[derive(Default)]
 struct Known {
@@ -243,7 +259,7 @@ impl Known {
     fn rate(&self, engine: Engine, dumps: u32) -> Option<f64> {
         let mut same =
             self.rates.iter().filter(|(key, count, _)| *key == engine.key() && *count == dumps);
-        same.next_back().map(|(_, _, rate)| *rate)
+        same.next_back().map(|(_, _, rate)| *rate).filter(|rate| *rate > 0.0)
     }
 
     /// The figures of a run's dumps, in MB and seconds. What one takes is worked out from the rate
@@ -320,9 +336,18 @@ fn one(
 ) -> Result<Record> {
     let mut beside = SideLoad::default();
     let cap = match side {
-        Side::CachedDumps(count) => known.rate(plan.engine, count),
+        Side::CachedDumps(count) => match known.rate(plan.engine, count) {
+            // At full speed it would be another load than the one that is compared with it.
+            None => {
+                let mut record = plan.record(&lab.settings);
+                record.outcome = Outcome::Failed("the dump before it gave no rate".into());
+                return Ok(record);
+            }
+            rate => rate,
+        },
         _ => None,
     };
+    let mut failure = None;
     let mut figures = Vec::new();
     let mut contents = Vec::new();
     let mut rate = None;
@@ -364,6 +389,7 @@ fn one(
                     let one = dumps.bytes_per_second / f64::from(dumps.count.max(1));
                     rate = Some((plan.engine.key(), dumps.count, one));
                 }
+                failure = beside.failure();
                 beside = SideLoad::default();
                 contents = content(stage);
                 if side == Side::DumpAlone {
@@ -376,6 +402,10 @@ fn one(
             _ => Ok(()),
         }
     })?;
+    if let Some(why) = failure.filter(|_| record.outcome == Outcome::Finished) {
+        record.outcome = Outcome::Failed(why);
+        rate = None;
+    }
     known.rates.extend(rate);
     record.summary.extend(contents);
     record.summary.extend(figures.into_iter().map(|(name, value)| (name.to_string(), value)));
@@ -396,12 +426,16 @@ fn missing_share(stage: &mut Stage, database: &str, rows: u64) -> Result<f64> {
     let query = format!(
         "SELECT TABLE_ROWS * AVG_ROW_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' AND TABLE_NAME = 'sbtest1'"
     );
-    let bytes: u64 = server.value(&query)?.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let value = server.value(&query)?;
+    let bytes: f64 = value.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+    if bytes < PAGE_BYTES as f64 {
+        return Err(Error::Missing(format!("the size of {database}.sbtest1 is {value:?}")));
+    }
     let before = server.pool_status()?.pages_read;
     server.execute(&read_all(&format!("{database}.sbtest1"), rows))?;
     let read = server.pool_status()?.pages_read - before;
     // A page that is evicted before it is used is read twice.
-    Ok((read as f64 / (bytes / PAGE_BYTES).max(1) as f64).min(1.0))
+    Ok((read as f64 / (bytes / PAGE_BYTES as f64)).min(1.0))
 }
 
 fn judge(record: &mut Record, side: Side, timing: &Timing) {

@@ -26,6 +26,7 @@ pub struct DumpLoop {
     stop: Arc<AtomicBool>,
     bytes: Arc<AtomicU64>,
     complete: Arc<OnceLock<Complete>>,
+    failure: Arc<OnceLock<String>>,
     started: Instant,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,6 +58,8 @@ impl DumpLoop {
         let (stop_2, bytes_2) = (stop.clone(), bytes.clone());
         let complete = Arc::new(OnceLock::new());
         let complete_2 = complete.clone();
+        let failure = Arc::new(OnceLock::new());
+        let failure_2 = failure.clone();
         let (socket, database) = (format!("--socket={}", socket.display()), database.to_string());
         let thread = thread::spawn(move || {
             let drain =
@@ -68,23 +71,42 @@ impl DumpLoop {
                     .args([&socket, &database])
                     .stdin(Stdio::null())
                     .stdout(Stdio::piped())
-                    .stderr(Stdio::null());
+                    .stderr(Stdio::piped());
                 let (begun, before) = (Instant::now(), drain.bytes.load(Ordering::Relaxed));
-                let Ok(mut child) = spawn_tied(&mut command, &[]) else { return };
+                let mut child = match spawn_tied(&mut command, &[]) {
+                    Ok(child) => child,
+                    Err(error) => {
+                        let _ = failure_2.set(error.to_string());
+                        return;
+                    }
+                };
                 if let Some(output) = child.stdout.take() {
                     drain.read(output, &mut child);
+                }
+                let mut said = String::new();
+                if let Some(mut errors) = child.stderr.take() {
+                    let _ = errors.read_to_string(&mut said);
                 }
                 if child.wait().is_ok_and(|status| status.success()) {
                     let bytes = drain.bytes.load(Ordering::Relaxed) - before;
                     let seconds = begun.elapsed().as_secs_f64();
                     let _ = complete_2.set(Complete { seconds, bytes });
-                } else {
+                } else if !drain.stop.load(Ordering::Relaxed) {
+                    let _ = failure_2.set(format!("a dump failed: {}", said.trim()));
                     // A server that is gone fails every dump at once.
                     thread::sleep(Duration::from_millis(100));
                 }
             }
         });
-        Ok(DumpLoop { stop, bytes, complete, started: Instant::now(), thread: Some(thread) })
+        let (started, thread) = (Instant::now(), Some(thread));
+        Ok(DumpLoop { stop, bytes, complete, failure, started, thread })
+    }
+
+    /// Why this is no load: a dump has failed, or none has written anything yet.
+    pub fn failure(&self) -> Option<String> {
+        let is_silent = self.bytes.load(Ordering::Relaxed) == 0;
+        let silent = is_silent.then(|| "the dump wrote nothing".to_string());
+        self.failure.get().cloned().or(silent)
     }
 
     /// The first dump that has run to its end.
@@ -147,6 +169,7 @@ pub struct ReportLoop {
     socket: PathBuf,
     connection_id: u32,
     stop: Arc<AtomicBool>,
+    failure: Arc<OnceLock<String>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -160,15 +183,27 @@ impl ReportLoop {
         let connection_id = conn.connection_id();
         let stop = Arc::new(AtomicBool::new(false));
         let stop_2 = stop.clone();
+        let failure = Arc::new(OnceLock::new());
+        let failure_2 = failure.clone();
         let thread = thread::spawn(move || {
             while !stop_2.load(Ordering::Relaxed) {
                 let report = "SELECT SUM(LENGTH(c)) FROM sbtest1 FORCE INDEX (k_1) WHERE k > 0";
-                if conn.query_drop(report).is_err() {
+                // Its row is read: an error may come instead.
+                if let Err(error) = conn.query_first::<mysql::Row, _>(report) {
+                    if !stop_2.load(Ordering::Relaxed) {
+                        let _ = failure_2.set(format!("the report failed: {error}"));
+                    }
                     return;
                 }
             }
         });
-        Ok(ReportLoop { socket: socket.to_path_buf(), connection_id, stop, thread: Some(thread) })
+        let (socket, thread) = (socket.to_path_buf(), Some(thread));
+        Ok(ReportLoop { socket, connection_id, stop, failure, thread })
+    }
+
+    /// Why there is no such load any more. (One report may take longer than a run.)
+    pub fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
     }
 }
 

@@ -80,6 +80,13 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     defaults::rows(&of("defaults"), &mut rows);
     queries::rows(&of("queries"), &mut rows);
     cluster::rows(&of("cluster"), &mut rows);
+    for experiment in ["resize", "sideload", "warm", "advice", "cluster", "queries"] {
+        unplanned(&of(experiment), &mut rows);
+    }
+    // The rows of an experiment stand together.
+    let order = distinct(rows.iter().map(|row| row.experiment.as_str()));
+    let order: Vec<String> = order.into_iter().map(str::to_owned).collect();
+    rows.sort_by_key(|row| order.iter().position(|name| *name == row.experiment));
     rows
 }
 
@@ -194,6 +201,15 @@ fn figure_of(records: &[&Record], scenario: &str, name: &str) -> Option<f64> {
     records.iter().find(finished)?.figure(name)
 }
 
+/// Adds the row that says whether a run is missing from the others.
+fn unplanned(records: &[&Record], rows: &mut Vec<Row>) {
+    let what = "runs that did not end as planned";
+    add(rows, records, what, Bound::AtMost(0.0), count, |own| {
+        let of = own.iter().filter(|record| record.outcome != Outcome::Finished);
+        Some(of.count() as f64)
+    });
+}
+
 fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
     let under_pressure: Vec<&Record> =
         records.iter().copied().filter(|record| !record.scenario.starts_with("baseline")).collect();
@@ -216,7 +232,8 @@ fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
                 let fixed = records
                     .iter()
                     .find(|record| record.scenario == BESIDE_THE_STEP && record.engine == *engine);
-                Some(figure_of(own, scenario, name)? / fixed?.figure(name)?.min(1.0))
+                let fixed = fixed.filter(|record| record.outcome == Outcome::Finished)?;
+                Some(figure_of(own, scenario, name)? / fixed.figure(name)?.min(1.0))
             });
             continue;
         }
@@ -336,7 +353,14 @@ fn warm(records: &[&Record], rows: &mut Vec<Row>) {
         figure_of(own, "warm restart", name)
     });
     add(rows, records, "warm, relative to cold", Bound::AtMost(0.25), ratio, |own| {
-        Some(figure_of(own, "warm restart", name)? / figure_of(own, "cold restart", name)?)
+        let (warm, cold) =
+            (figure_of(own, "warm restart", name)?, figure_of(own, "cold restart", name)?);
+        match (warm >= NEVER, cold >= NEVER) {
+            (true, _) => Some(f64::INFINITY),
+            // The run was too short to say by how much.
+            (false, true) => None,
+            (false, false) => Some(warm / cold),
+        }
     });
 }
 
@@ -447,6 +471,36 @@ pub(super) mod tests {
         let figure = row(&rows, "4 → 2").ours.as_ref().unwrap();
         assert!(!figure.pass, "{figure:?}");
         assert_eq!(figure.text, "-0.100");
+    }
+
+    #[test]
+    fn a_run_that_died_beside_others_is_not_passed_over() {
+        let run =
+            |scenario: &str| record("resize", scenario, "tidepool", &[("worst_second_ratio", 0.9)]);
+        let mut records = [run("no change"), run("4 → 2"), run("4 → 8")];
+        let passes = |records: &[Record]| {
+            let rows = rows(records);
+            let row = row(&rows, "did not end as planned");
+            row.ours.as_ref().unwrap().pass
+        };
+        assert!(passes(&records));
+        records[2].outcome = Outcome::Failed("died".into());
+        assert!(!passes(&records));
+    }
+
+    #[test]
+    fn a_restart_that_never_gets_warm_has_no_ratio_that_passes() {
+        let judged = |warm: f64, cold: f64| {
+            let run = |scenario: &str, seconds| {
+                record("warm", scenario, "tidepool", &[("seconds_to_90_percent", seconds)])
+            };
+            let rows = rows(&[run("warm restart", warm), run("cold restart", cold)]);
+            let row = rows.iter().find(|row| row.what.contains("relative to cold"));
+            row.map(|row| row.ours.as_ref().unwrap().pass)
+        };
+        assert_eq!(judged(3.0, 30.0), Some(true));
+        assert_eq!(judged(NEVER, NEVER), Some(false));
+        assert_eq!(judged(3.0, NEVER), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use crate::record::{Outcome, Point, Record, statistics};
 
 /// Figures of which the greatest of all repeats counts.
-const WORST: [&str; 7] = [
+const WORST: [&str; 13] = [
     "oom_kills",
     "resize_longest_wait_us",
     "swap_in_mb_s",
@@ -22,6 +22,12 @@ const WORST: [&str; 7] = [
     "missing_share",
     "violations",
     "step_lost_ms_max",
+    "swapped_out_mb",
+    "wrong_answers",
+    "queries_unfinished",
+    "set_pending",
+    "set_failed",
+    "neighbour_killed",
 ];
 
 /// One record for each case of an engine, in the order in which they first came. Its figures are

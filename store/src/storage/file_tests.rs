@@ -264,7 +264,7 @@ fn another_process_sees_the_lock() {
         .status();
     match tries {
         Ok(status) => assert!(!status.success()),
-        Err(error) => eprintln!("skipped: there is no flock command here ({error})"),
+        Err(error) => tidepool_skip::skip(format!("there is no flock command here ({error})")),
     }
 }
 
@@ -310,7 +310,7 @@ impl Mount {
         if rustix::process::geteuid().is_root() && mount(dir.path().to_str().unwrap()) {
             Some(Self { dir })
         } else {
-            eprintln!("skipped: this user may not mount a small {kind} here");
+            tidepool_skip::skip(format!("this user may not mount a small {kind} here"));
             None
         }
     }
@@ -412,7 +412,7 @@ fn a_read_only_file_system_says_so() {
 #[test]
 fn a_directory_of_somebody_else_says_so() {
     if rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root may write everywhere");
+        tidepool_skip::skip("root may write everywhere");
         return;
     }
     let (dir, storage) = storage(true);

@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_ring_that_fails_is_waited_for_and_the_rest_goes_by_system_calls() {
         if Rings::probe().is_none() {
-            eprintln!("skipped: io_uring is not allowed here");
+            tidepool_skip::skip("io_uring is not allowed here");
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -69,7 +69,7 @@ pub fn run(base: &mut Base, damage: &Damage, rng: &mut StdRng) -> Report {
             ended => ended,
         };
     }
-    base.server.kill9();
+    base.server.end();
     let log = base.server.error_log().get(log_before..).unwrap_or_default().to_owned();
     let crashed = status.is_some_and(|status| status.code().is_none())
         || log.contains("panicked at")

@@ -19,6 +19,7 @@ pub use cases::{CASES, Case};
 
 use crate::power_cut::Machine;
 use crate::server::{Server, connect_to_socket};
+use crate::sql::{is_acknowledged, run};
 
 /// How the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +54,18 @@ pub fn try_case(machine: &mut Machine, case: &Case, loss: Loss, moment: Moment) 
     for database in [REFERENCE, CHANGED] {
         drop_databases(&mut conn, database).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         conn.query_drop(format!("CREATE DATABASE {database}")).expect("a database can be made");
-        perform(&machine.server, database, case, case.before);
+        perform(&machine.server, database, case.before);
     }
     let before = state(&mut conn, REFERENCE);
-    perform(&machine.server, REFERENCE, case, case.statements);
+    perform(&machine.server, REFERENCE, case.statements);
     let after = state(&mut conn, REFERENCE);
+    for line in before.iter().chain(&after) {
+        assert!(!has_error(line), "{}: {line}", case.name);
+    }
     machine.sync_disk();
     let acknowledged = match moment {
         Moment::Acknowledged => {
-            perform(&machine.server, CHANGED, case, case.statements);
+            perform(&machine.server, CHANGED, case.statements);
             lose(machine, loss);
             true
         }
@@ -70,9 +74,8 @@ pub fn try_case(machine: &mut Machine, case: &Case, loss: Loss, moment: Moment) 
             let statements: Vec<String> =
                 case.statements.iter().map(|one| told(&machine.server, CHANGED, one)).collect();
             let client = std::thread::spawn(move || {
-                connect_to_socket(&socket, CHANGED)
-                    .and_then(|mut conn| statements.iter().try_for_each(|one| conn.query_drop(one)))
-                    .is_ok()
+                let Ok(mut conn) = connect_to_socket(&socket, CHANGED) else { return false };
+                statements.iter().all(|one| is_acknowledged(&mut conn, one))
             });
             std::thread::sleep(delay);
             lose(machine, loss);
@@ -113,11 +116,10 @@ fn told(server: &Server, database: &str, statement: &str) -> String {
     statement.replace("{db}", database).replace("{engine}", server.engine().name())
 }
 
-fn perform(server: &Server, database: &str, case: &Case, statements: &[&str]) {
+fn perform(server: &Server, database: &str, statements: &[&str]) {
     let mut conn = server.connect_to(database);
     for statement in statements {
-        let statement = told(server, database, statement);
-        conn.query_drop(&statement).unwrap_or_else(|e| panic!("{}: {statement}: {e}", case.name));
+        run(&mut conn, &[&told(server, database, statement)]);
     }
 }
 
@@ -159,6 +161,14 @@ fn state(conn: &mut Conn, database: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Whether a line of a state says that a table can't be read, or is damaged. If it is so before any
+/// loss, the same line afterwards is no success.
+fn has_error(line: &str) -> bool {
+    let is_discarded = line.contains("discarded");
+    let is_bad_check = line.contains(": CHECK TABLE ") && !line.ends_with("'status', 'OK'");
+    !is_discarded && (line.contains("error: ") || is_bad_check)
 }
 
 /// The rows of an answer as texts, or the error.

@@ -347,7 +347,7 @@ impl Pair {
         let end = lines[from..].join("\n");
         self.deaths.push(format!("{why}\n{end}"));
         self.log_seen = log.len();
-        self.server.kill9();
+        self.server.end();
         if let Err(error) = self.server.launch() {
             self.server.keep();
             panic!("after the death of the server ({why}): {error}");

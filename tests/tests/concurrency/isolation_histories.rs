@@ -20,6 +20,8 @@ fn the_levels_keep_what_they_promise() {
     let summary = run(&settings);
     assert!(summary.failures.is_empty(), "{}", summary.failures.join("\n"));
     assert!(summary.kills >= 2, "{summary:?}");
+    let beside = [summary.alters, summary.interrupts, summary.bulk];
+    assert!(beside.iter().all(|done| *done > 0), "alters, interrupts, bulk: {beside:?}");
     let tally = summary.tally;
     assert!(
         tally.committed > 500 && tally.deadlocks > 0 && tally.changed > 0,

@@ -222,6 +222,9 @@ fn concurrent_updates_by_scans_are_all_there_once() {
     let (rows, sum): (u64, u64) =
         conn.query_first("SELECT COUNT(*), SUM(n) FROM t").expect("can be read").expect("a row");
     assert_eq!((rows, sum), (70, changed));
+    // Most statements are no victims of deadlocks.
+    println!("{changed} rows changed by {} statements", THREADS * ROUNDS);
+    assert!(changed > 0, "each statement was refused");
     let checked: (String, String, String, String) =
         conn.query_first("CHECK TABLE t").expect("CHECK TABLE answers").expect("a row");
     assert_eq!(checked.3, "OK");

@@ -9,7 +9,7 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{check, number, rows, run, sorted_rows};
+use tidepool_tests::sql::{check, is_acknowledged, number, rows, run, sorted_rows};
 
 const TABLE_CHANGED: u16 = 1412;
 const DUPLICATE: u16 = 1062;
@@ -422,14 +422,15 @@ fn a_server_killed_in_a_copy_has_all_rows_and_no_file_besides() {
     let mut conn = server.connect_to("test");
     let (files, whole) = make_large(&server, &mut conn);
     let rounds = std::env::var("TIDEPOOL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let mut unfinished = 0;
     for round in 0..rounds {
         let mut altering = server.connect_to("test");
         let thread = thread::spawn(move || {
-            altering.query_drop("ALTER TABLE t FORCE, ALGORITHM=COPY").is_ok()
+            is_acknowledged(&mut altering, "ALTER TABLE t FORCE, ALGORITHM=COPY")
         });
         thread::sleep(whole * (round % 8 + 2) / 9 + Duration::from_millis(u64::from(round)));
         server.kill9();
-        thread.join().expect("no panic");
+        unfinished += u32::from(!thread.join().expect("no panic"));
         server.restart();
         conn = server.connect_to("test");
         check(&mut conn, "t");
@@ -447,4 +448,5 @@ fn a_server_killed_in_a_copy_has_all_rows_and_no_file_besides() {
         });
         assert_eq!(copies.count(), 0, "round {round}");
     }
+    assert!(unfinished > 0, "each copy had ended before the kill");
 }

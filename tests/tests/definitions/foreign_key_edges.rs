@@ -10,6 +10,8 @@ use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
 
+const NO_COLUMN: u16 = 1054;
+const NO_TABLE: u16 = 1146;
 const NO_PARENT: u16 = 1452;
 const HAS_CHILDREN: u16 = 1451;
 const CANT_CREATE: u16 = 1005;
@@ -261,19 +263,24 @@ fn a_kill_while_columns_are_renamed_leaves_one_name() {
             "INSERT INTO c VALUES (1, 1)",
         ],
     );
+    let mut renamed = 0;
     for kill in 0..KILLS {
         let mut conn = server.connect_to("test");
         let work = thread::spawn(move || {
             let pairs = [("p", "u", "v"), ("c", "q", "r")];
+            let mut renamed = 0;
             // Whichever name it has; and with a change of rows every other time.
             for n in 0.. {
                 let (table, one, other) = pairs[n / 2 % 2];
                 let rest = if n % 8 < 4 { "" } else { ", ADD IF NOT EXISTS extra INT" };
                 for (from, to) in [(one, other), (other, one)] {
                     let alter = format!("ALTER TABLE {table} RENAME COLUMN {from} TO {to}{rest}");
-                    let done = conn.query_drop(alter);
-                    if !matches!(done, Ok(()) | Err(mysql::Error::MySqlError(_))) {
-                        return;
+                    match conn.query_drop(alter) {
+                        Ok(()) => renamed += 1,
+                        Err(mysql::Error::MySqlError(error)) => {
+                            assert_eq!(error.code, NO_COLUMN, "{error}");
+                        }
+                        Err(_) => return renamed,
                     }
                 }
                 if n % 16 == 15 {
@@ -284,10 +291,11 @@ fn a_kill_while_columns_are_renamed_leaves_one_name() {
                     }
                 }
             }
+            renamed
         });
         sleep(Duration::from_millis(20 + kill * 7));
         server.kill9();
-        work.join().expect("no panic");
+        renamed += work.join().expect("no panic");
         server.launch().expect("it recovers");
         let mut conn = server.connect_to("test");
         let column = |conn: &mut Conn, table: &str, one: &str, other: &str| {
@@ -317,6 +325,7 @@ fn a_kill_while_columns_are_renamed_leaves_one_name() {
             check(&mut conn, table);
         }
     }
+    assert!(renamed > 0, "no column was ever renamed");
 }
 
 /// A copy takes over what is said of its table also when the server died before it had its new
@@ -334,20 +343,26 @@ fn a_kill_while_a_parent_is_copied_to_another_name_leaves_it_a_parent() {
             "INSERT INTO c VALUES (1)",
         ],
     );
+    let mut copied = 0;
     for kill in 0..KILLS {
         let mut conn = server.connect_to("test");
         let work = thread::spawn(move || {
+            let mut copied = 0;
             for (from, to) in [("p", "q"), ("q", "p")].into_iter().cycle() {
                 let alter = format!("ALTER TABLE {from} RENAME TO {to}, FORCE, ALGORITHM=COPY");
-                let done = conn.query_drop(alter);
-                if !matches!(done, Ok(()) | Err(mysql::Error::MySqlError(_))) {
-                    return;
+                match conn.query_drop(alter) {
+                    Ok(()) => copied += 1,
+                    Err(mysql::Error::MySqlError(error)) => {
+                        assert_eq!(error.code, NO_TABLE, "{error}");
+                    }
+                    Err(_) => break,
                 }
             }
+            copied
         });
         sleep(Duration::from_millis(20 + kill * 9));
         server.kill9();
-        work.join().expect("no panic");
+        copied += work.join().expect("no panic");
         server.launch().expect("it recovers");
         let mut conn = server.connect_to("test");
         let names: Vec<String> =
@@ -359,6 +374,7 @@ fn a_kill_while_a_parent_is_copied_to_another_name_leaves_it_a_parent() {
         assert_eq!(code_of(&mut conn, "INSERT INTO c VALUES (2)"), NO_PARENT);
         check(&mut conn, name);
     }
+    assert!(copied > 0, "the table was never copied");
 }
 
 /// Who wants a parent for himself waits for a transaction that waits for rows of a third, which

@@ -186,6 +186,52 @@ fn flipped_bits_are_found_and_concern_that_table_only() {
     server.stop();
 }
 
+/// The pages are those of a table that no query reads.
+#[test]
+fn a_scrub_finds_damage_that_no_query_meets() {
+    let mut server = stopped("scrubbed");
+    let status = |server: &Server, name: &str| -> u64 {
+        let row: Option<(String, u64)> = server
+            .connect()
+            .query_first(format!("SHOW GLOBAL STATUS LIKE 'Tidepool_scrub_{name}'"))
+            .expect("a status");
+        row.expect("a row").1
+    };
+    let scrub = |server: &Server, last: u64| {
+        // The end of a pass is known in seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        server.connect().query_drop("SET GLOBAL tidepool_scrub = ON").expect("it begins");
+        wait_until(Duration::from_secs(60), "a pass of the scrub", || {
+            status(server, "last_finished") > last
+        });
+        status(server, "last_finished")
+    };
+    // No pass but those that are asked for.
+    server.restart_with(&["--tidepool-scrub-days=0", "--tidepool-buffer-pool-load-at-startup=OFF"]);
+    let last = status(&server, "last_finished");
+    let last = scrub(&server, last);
+    assert!(status(&server, "pages") > 10);
+    assert_eq!(status(&server, "errors"), 0, "{}", server.error_log());
+    server.stop();
+
+    let files = packed::files_in(&engine_dir(&server));
+    let pages = packed::page_numbers(&files, FIRST_SPACE);
+    let page = pages[pages.len() / 2];
+    packed::flip(&files, FIRST_SPACE, &[page]);
+    drop(files);
+    server.launch().expect("the server starts");
+    let log_start = server.error_log().len();
+    scrub(&server, last.max(status(&server, "last_finished")));
+    assert_eq!(status(&server, "errors"), 1, "{}", server.error_log());
+    let log = server.error_log().split_off(log_start);
+    let place = format!("tables/00000010.tpd: page {page} ");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(&place)).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains("test/a") || lines[0].contains("test.a"), "{}", lines[0]);
+    assert_eq!(count(&server, "b"), Ok(2000));
+    server.stop();
+}
+
 #[test]
 fn a_key_that_is_too_long_says_so() {
     let server = Server::start(options("long_key"));
@@ -234,7 +280,7 @@ impl Mount {
             && run_program("mkfs.ext4", &["-q", "-m", "0", &image])
             && run_program("mount", &["-o", "loop", &image, &dir]);
         if !mounted {
-            eprintln!("skipped: this user may not mount a small file system here");
+            tidepool_skip::skip("this user may not mount a small file system here");
         }
         mounted.then_some(mount)
     }

@@ -172,7 +172,7 @@ fn a_reset_of_the_binary_log_ends_a_server_whose_redo_log_failed() {
     };
     assert_eq!(status.signal(), Some(9), "{}", server.error_log());
     assert!(server.error_log().contains("RESET MASTER waits for it"), "{}", server.error_log());
-    server.kill9(); // it is gone: only to start it again
+    server.end(); // it is gone: only to start it again
     server.launch().expect("it recovers by itself");
     let mut conn = server.connect_to("test");
     assert_eq!(value(&mut conn), UPDATES);

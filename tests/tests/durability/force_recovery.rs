@@ -3,12 +3,18 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Options, Server};
-use tidepool_tests::sql::number;
+use tidepool_tests::server::{Options, Server, wait_until};
+use tidepool_tests::sql::{check, code_of, number, rows, run};
+
+use crate::read_only_server::{changed, tree};
 
 const ROWS: i64 = 500;
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
 
 /// Zeroes the roots of one of the engine's files, so that it can't be opened.
 fn damage(server: &Server, file: &str) {
@@ -108,5 +114,153 @@ fn files_of_tables_that_the_catalog_can_not_show_stay() {
         assert!(log.contains("2 files of definitions, the first of which is ./test/"), "{log}");
         assert!(log.contains("they stay where they are"), "{log}");
         server.kill9();
+    }
+}
+
+/// A server that was killed with a transaction under way, one that is prepared, and changes that
+/// are in the log alone.
+fn killed_server(name: &str) -> Server {
+    let options = Options::new(name).arg("--tidepool-redo-log-capacity=8M");
+    let mut server = Server::start(options.arg("--skip-log-bin"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL, KEY v (v))",
+            "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500",
+            "CREATE TABLE parts (id INT PRIMARY KEY, v INT) PARTITION BY HASH (id) PARTITIONS 2",
+            "INSERT INTO parts SELECT seq, 0 FROM seq_1_to_100",
+            "CREATE TABLE gone (id INT PRIMARY KEY)",
+        ],
+    );
+    drop(conn);
+    server.restart();
+    let mut conn = server.connect_to("test");
+    let mut unfinished = server.connect_to("test");
+    run(&mut unfinished, &["BEGIN", "UPDATE t SET v = 7 WHERE id BETWEEN 201 AND 220"]);
+    run(&mut unfinished, &["INSERT INTO t VALUES (9001, 7)"]);
+    let mut prepared = server.connect_to("test");
+    run(
+        &mut prepared,
+        &[
+            "XA START 'x'",
+            "UPDATE t SET v = 8 WHERE id BETWEEN 301 AND 310",
+            "XA END 'x'",
+            "XA PREPARE 'x'",
+        ],
+    );
+    run(
+        &mut conn,
+        &[
+            "UPDATE t SET v = 1 WHERE id <= 100",
+            "DELETE FROM t WHERE id BETWEEN 101 AND 150",
+            "INSERT INTO t SELECT seq, 2 FROM seq_1001_to_1100",
+            "CREATE TABLE late (id INT PRIMARY KEY)",
+            "INSERT INTO late VALUES (1), (2)",
+            "ALTER TABLE parts ADD COLUMN w INT DEFAULT 3",
+            "DROP TABLE gone",
+        ],
+    );
+    server.kill9();
+    server
+}
+
+/// What is committed, each figure by each index.
+const TRUTH: [(&str, i64); 9] = [
+    ("SELECT COUNT(*) FROM t FORCE INDEX (PRIMARY)", 550),
+    ("SELECT COUNT(*) FROM t FORCE INDEX (v) WHERE v >= 0", 550),
+    ("SELECT SUM(v) FROM t FORCE INDEX (PRIMARY)", 300),
+    ("SELECT SUM(v) FROM t FORCE INDEX (v) WHERE v >= 0", 300),
+    ("SELECT COUNT(*) FROM parts", 100),
+    ("SELECT SUM(w) FROM parts", 300),
+    ("SELECT COUNT(*) FROM late", 2),
+    ("SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test'", 3),
+    ("SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'test'", 6),
+];
+
+fn expect_truth(server: &Server, what: &str) {
+    let mut conn = server.connect_to("test");
+    for (query, expected) in TRUTH {
+        assert_eq!(number(&mut conn, query), expected, "{what}: {query}");
+    }
+}
+
+/// The levels on the same directory, which lacks nothing: each reads, and takes nothing from the
+/// next start.
+#[test]
+fn each_level_reads_and_the_next_start_has_all() {
+    let mut server = killed_server("levels");
+    let data = server.data_dir();
+    let saved = server.dir().join("saved");
+    let copy = |from: &Path, to: &Path| {
+        let _ = std::fs::remove_dir_all(to);
+        let copied = Command::new("cp").arg("-a").arg("-T").arg(from).arg(to).status();
+        assert!(copied.is_ok_and(|status| status.success()), "a directory can be copied");
+    };
+    copy(&data, &saved);
+    for level in 1..=5 {
+        if level > 1 {
+            copy(&saved, &data);
+        }
+        let what = format!("level {level}");
+        let dirs = [data.join("tidepool"), data.join("test")];
+        let old = dirs.each_ref().map(|dir| tree(dir));
+        let option = format!("--tidepool-force-recovery={level}");
+        server.restart_with(&["--skip-log-bin", "--tidepool-redo-log-capacity=8M", &option]);
+        if level <= 3 {
+            expect_truth(&server, &what);
+        }
+        let mut conn = server.connect_to("test");
+        // Which rows there are is certain where the log is read.
+        if level <= 4 {
+            let mut dump = server.client("DUMP");
+            let dump = dump
+                .args(["--all-databases", "--single-transaction"])
+                .output()
+                .expect("mariadb-dump runs");
+            assert!(dump.status.success(), "{what}: {}", String::from_utf8_lossy(&dump.stderr));
+        }
+        for write in [
+            "INSERT INTO late VALUES (3)",
+            "CREATE TABLE more (id INT PRIMARY KEY)",
+            "ALTER TABLE late ADD COLUMN x INT",
+            "TRUNCATE TABLE late",
+            "DROP TABLE late",
+        ] {
+            // At 5 the tables are those that the files know: what is in the log alone is none.
+            if level == 3 || level == 4 {
+                let error = conn.query_drop(write).expect_err(write);
+                println!("{what}: {write}: {error}");
+            }
+        }
+        if level == 2 {
+            // What was unfinished is locked.
+            let locked = "SELECT * FROM t WHERE id = 210 FOR UPDATE NOWAIT";
+            assert_eq!(code_of(&mut conn, locked), LOCK_WAIT_TIMEOUT, "{what}");
+            run(&mut conn, &["INSERT INTO late VALUES (3)", "DELETE FROM late WHERE id = 3"]);
+        }
+        drop(conn);
+        server.stop();
+        if level == 5 {
+            for (old, dir) in old.iter().zip(&dirs[..1]) {
+                assert_eq!(changed(old, &tree(dir)), [PathBuf::new(); 0], "{what}");
+            }
+        }
+        server.restart_with(&["--skip-log-bin", "--tidepool-redo-log-capacity=8M"]);
+        let what = format!("after level {level}");
+        expect_truth(&server, &what);
+        let mut conn = server.connect_to("test");
+        assert_eq!(rows(&mut conn, "XA RECOVER").len(), 1, "{what}");
+        run(&mut conn, &["XA COMMIT 'x'"]);
+        assert_eq!(number(&mut conn, "SELECT SUM(v) FROM t"), 380, "{what}");
+        wait_until(Duration::from_secs(30), "the rollback", || {
+            let sql = "SELECT id FROM t WHERE id = 210 FOR UPDATE NOWAIT";
+            code_of(&mut conn, sql) == 0
+        });
+        for table in ["t", "parts", "late"] {
+            check(&mut conn, table);
+        }
+        drop(conn);
+        server.stop();
     }
 }

@@ -1,11 +1,13 @@
 //! Tables that the server has forgotten and the engine has not: dropped while the plugin was not
 //! loaded, or their `.frm` file was removed by hand.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{check, number, run};
+use tidepool_tests::sql::{check, number, rows, run};
 
 /// The same server without the plugin.
 const WITHOUT: [&str; 2] = ["--tidepool=OFF", "--default-storage-engine=InnoDB"];
@@ -175,4 +177,115 @@ fn another_engines_table_keeps_its_name_after_a_crash() {
     );
     server.restart_with(&[]);
     assert_eq!(number(&mut server.connect_to("test"), "SELECT SUM(id) FROM t"), 10);
+}
+
+/// The files of a database's directory that have the extension, with their bytes.
+fn set_aside_files(server: &Server, database: &str) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(server.data_dir().join(database)).expect("a directory");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let aside = paths.filter(|path| path.extension().is_some_and(|it| it == "BAK"));
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    aside.map(|path| (name(&path), fs::read(&path).expect("it can be read"))).collect()
+}
+
+/// A power cut may bring the files of a dropped table back. They are kept beside, once, and are in
+/// nothing's way.
+#[test]
+fn files_of_a_dropped_table_are_set_aside_after_a_crash() {
+    let mut server = Server::start(Options::new("files_are_back").engine(Engine::Tidepool));
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE d",
+            "CREATE TABLE d.t (id INT PRIMARY KEY)",
+            "CREATE TRIGGER d.old BEFORE INSERT ON d.t FOR EACH ROW SET NEW.id = NEW.id + 100",
+            "CREATE TABLE d.stays (id INT PRIMARY KEY)",
+            "CREATE TRIGGER d.own BEFORE INSERT ON d.stays FOR EACH ROW SET NEW.id = NEW.id + 1",
+            "INSERT INTO d.stays VALUES (1)",
+        ],
+    );
+    let dir = server.data_dir().join("d");
+    let names = ["t.frm", "t.TRG", "old.TRN"];
+    let old = names.map(|name| fs::read(dir.join(name)).expect("a file of the table's"));
+    run(&mut conn, &["DROP TABLE d.t"]);
+    drop(conn);
+    server.kill9();
+    for (name, bytes) in names.iter().zip(&old) {
+        assert!(!dir.join(name).exists(), "{name}");
+        fs::write(dir.join(name), bytes).expect("a file comes back");
+    }
+    let expected: BTreeMap<String, Vec<u8>> =
+        names.iter().map(|name| format!("{name}.BAK")).zip(old.iter().cloned()).collect();
+    for life in 0..2 {
+        server.restart();
+        assert_eq!(set_aside_files(&server, "d"), expected, "life {life}");
+        let log = server.error_log();
+        let said = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+        assert_eq!(said("d/t.frm.BAK now"), 1, "{log}");
+        let mut conn = server.connect_to("d");
+        assert_eq!(rows(&mut conn, "SHOW TABLES").len(), 1);
+        // The name is free, and a new table has no triggers.
+        run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+        assert_eq!(number(&mut conn, "SELECT id FROM t"), 1);
+        // The other table has kept its own.
+        assert_eq!(number(&mut conn, "SELECT MIN(id) FROM stays"), 2);
+        run(&mut conn, &["INSERT INTO stays VALUES (10)", "DELETE FROM stays WHERE id = 11"]);
+        run(&mut conn, &["DROP TABLE t"]);
+        drop(conn);
+        server.kill9();
+    }
+    server.restart();
+    run(&mut server.connect(), &["DROP DATABASE d"]);
+    assert!(!dir.exists());
+}
+
+/// An `ALTER TABLE … ENGINE=Tidepool` was acknowledged, and a power cut brings the other engine's
+/// definition back; or a view's.
+#[test]
+fn a_foreign_definition_after_a_crash_is_set_aside_and_the_tables_own_is_written() {
+    let mut server = Server::start(Options::new("foreign_files").engine(Engine::Tidepool));
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE d",
+            "CREATE TABLE d.t (id INT PRIMARY KEY) ENGINE=Aria",
+            "INSERT INTO d.t VALUES (1), (2)",
+            "CREATE VIEW d.v AS SELECT 7 AS id",
+            "FLUSH TABLES",
+        ],
+    );
+    let dir = server.data_dir().join("d");
+    let names = ["t.frm", "v.frm"];
+    let old = names.map(|name| fs::read(dir.join(name)).expect("a definition"));
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE d.t ENGINE=Tidepool",
+            "DROP VIEW d.v",
+            "CREATE TABLE d.v (id INT PRIMARY KEY)",
+            "INSERT INTO d.v VALUES (3)",
+        ],
+    );
+    drop(conn);
+    server.kill9();
+    for (name, bytes) in names.iter().zip(&old) {
+        fs::write(dir.join(name), bytes).expect("an older file comes back");
+    }
+    server.restart();
+    let expected: BTreeMap<String, Vec<u8>> =
+        names.iter().map(|name| format!("{name}.BAK")).zip(old.iter().cloned()).collect();
+    assert_eq!(set_aside_files(&server, "d"), expected);
+    let log = server.error_log();
+    for name in names {
+        let said = format!("d/{name}.BAK now");
+        assert_eq!(log.lines().filter(|line| line.contains(&said)).count(), 1, "{said}: {log}");
+    }
+    let mut conn = server.connect_to("d");
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM t"), 3);
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM v"), 3);
+    for table in ["t", "v"] {
+        check(&mut conn, table);
+    }
 }

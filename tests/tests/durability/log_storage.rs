@@ -104,7 +104,7 @@ impl Btrfs {
             && run_program("mkfs.btrfs", &["-q", "--mixed", &image])
             && run_program("mount", &["-o", "loop", &image, &dir]);
         if !mounted {
-            eprintln!("skipped: this user may not mount a small btrfs here");
+            tidepool_skip::skip("this user may not mount a small btrfs here");
         }
         mounted.then_some(btrfs)
     }
@@ -219,7 +219,8 @@ fn commits_wait_for_space_on_a_file_system_that_copies_on_write() {
         writer.join().expect("a thread of the test")
     });
     wait_until(PATIENCE, "the server ends", || server.exited().is_some());
-    server.kill9(); // it is gone: only to start it again
+    let status = server.end().expect("it was there");
+    assert!(status.success(), "the server ended with {status}:\n{}", server.error_log());
     disk.make_space();
     server.launch().expect("it recovers");
     let found = number(&mut server.connect_to("test"), "SELECT n FROM t WHERE id = 1");

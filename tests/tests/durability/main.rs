@@ -15,3 +15,4 @@ mod log_storage;
 #[path = "../../../engine/tests/support/packed.rs"]
 mod packed;
 mod power_cut;
+mod read_only_server;

@@ -60,7 +60,7 @@ fn sqlalchemy_over_pymysql() {
 fn the_jdbc_driver() {
     let driver = Environment::get().root().join("var/tools/jdbc");
     if !driver.exists() {
-        println!("skipped: scripts/deps found no Java to run it with");
+        tidepool_skip::skip("scripts/deps found no Java to run it with");
         return;
     }
     let port = free_port();

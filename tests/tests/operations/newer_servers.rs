@@ -16,7 +16,7 @@ fn server_since(major: u32, minor: u32, name: &str) -> Option<Server> {
     let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if found < (major, minor) {
-        println!("skipped: MariaDB {major}.{minor} is wanted, this is {version}");
+        tidepool_skip::skip(format!("MariaDB {major}.{minor} is wanted, this is {version}"));
         return None;
     }
     Some(Server::start(Options::new(name).engine(Engine::Tidepool)))

@@ -16,3 +16,4 @@ mod row_counts;
 mod row_ids;
 mod sql_reference;
 mod statements;
+mod status_counters;

@@ -118,6 +118,36 @@ fn a_path_takes_the_privilege_file_and_leads_to_no_directory_of_the_server() {
     assert_eq!(value(&mut conn, "tidepool_page_trace_file"), None);
     conn.query_drop(set("tidepool_backup_to", &outside.join("backup"))).expect("a backup");
     assert!(outside.join("backup/tidepool/redo/control").exists());
+
+    // The server reads the base of an incremental backup for the session.
+    for (path, why) in [
+        (Path::new("backup").to_path_buf(), "is no absolute path"),
+        (data.clone(), "in the server's data directory"),
+        (outside.join("to_data"), "in the server's data directory"),
+        (outside.join("to_data/test"), "in the server's data directory"),
+        (home.clone(), "in the server's data directory"),
+        (outside.join("missing/backup"), "in no directory that exists"),
+    ] {
+        let said = refused_base(&mut conn, &path, &outside.join("next"));
+        assert!(said.starts_with("tidepool_backup_incremental_from"), "{said}");
+        assert!(said.contains(why), "{}: {said}", path.display());
+    }
+    assert!(!outside.join("next").exists());
+    conn.query_drop(set_base(&outside.join("backup"))).expect("a base");
+    conn.query_drop(set("tidepool_backup_to", &outside.join("next"))).expect("a backup");
+    assert!(outside.join("next/tidepool/redo/control").exists());
+}
+
+fn set_base(path: &Path) -> String {
+    format!("SET SESSION tidepool_backup_incremental_from = '{}'", path.display())
+}
+
+/// The error's text of a backup that is based on the one there.
+fn refused_base(conn: &mut Conn, base: &Path, to: &Path) -> String {
+    match conn.query_drop(set_base(base)) {
+        Ok(()) => refused(conn, &set("tidepool_backup_to", to)),
+        Err(error) => error.to_string(),
+    }
 }
 
 #[test]
@@ -139,6 +169,12 @@ fn paths_keep_to_secure_file_priv() {
         }
         conn.query_drop(set(variable, &allowed.join(variable))).expect(variable);
     }
+    for base in [other.join("base"), allowed.join("../other/base"), allowed.join("out/base")] {
+        let said = refused_base(&mut conn, &base, &allowed.join("next"));
+        assert!(said.contains("--secure-file-priv"), "{}: {said}", base.display());
+    }
+    conn.query_drop(set_base(&allowed.join("tidepool_backup_to"))).expect("a base");
+    conn.query_drop(set("tidepool_backup_to", &allowed.join("next"))).expect("a backup");
     assert_eq!(tree(&other), [""; 0]);
 }
 

@@ -287,7 +287,7 @@ fn browser() -> Option<Browser> {
     let browser = Browser::start();
     browser
         .inspect_err(|why| {
-            eprintln!("skipped: {why}; scripts/deps --test installs chromium-driver");
+            tidepool_skip::skip(format!("{why}; scripts/deps --test installs chromium-driver"));
         })
         .ok()
 }

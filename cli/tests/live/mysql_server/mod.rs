@@ -12,7 +12,7 @@ use tidepool_tests::server::{Options, Server};
 /// A private MySQL. `None` where there is none, which is said.
 fn mysql(name: &str, args: &[&str]) -> Option<Server> {
     if Environment::get().mysqld().is_none() {
-        eprintln!("skipped: scripts/deps --test found no MySQL");
+        tidepool_skip::skip("scripts/deps --test found no MySQL");
         return None;
     }
     let options = Options::new(name).mysql();

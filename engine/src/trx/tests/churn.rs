@@ -118,11 +118,17 @@ fn run(faulty: bool) {
     engine.system.start_background().unwrap();
     let until = Instant::now() + Duration::from_secs(seconds);
     let stop = AtomicBool::new(false);
-    let (commits, refused, looks) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let [commits, refused, looks, faults] = [const { AtomicU64::new(0) }; 4];
+    // An error that a reader or a writer may meet.
+    let is_met = |error: &Error| {
+        let is_met = faulty && is_fault(error);
+        faults.fetch_add(u64::from(is_met), Ordering::Relaxed);
+        is_met
+    };
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for seed in 0..5 {
-            let (engine, commits, refused) = (&engine, &commits, &refused);
+            let (engine, commits, refused, is_met) = (&engine, &commits, &refused, &is_met);
             threads.push(scope.spawn(move || {
                 let mut random = StdRng::seed_from_u64(seed);
                 while Instant::now() < until {
@@ -131,7 +137,7 @@ fn run(faulty: bool) {
                         Err(Error::Deadlock | Error::RecordChanged) => {
                             refused.fetch_add(1, Ordering::Relaxed)
                         }
-                        Err(error) if faulty && is_fault(&error) => continue,
+                        Err(error) if is_met(&error) => continue,
                         Err(error) => panic!("{error}"),
                     };
                 }
@@ -146,7 +152,7 @@ fn run(faulty: bool) {
                 thread::sleep(Duration::from_millis(300));
             }
         }));
-        let (engine, stop, looks) = (&engine, &stop, &looks);
+        let (engine, stop, looks, is_met) = (&engine, &stop, &looks, &is_met);
         let mut readers = Vec::new();
         // Short snapshots, so that entries can be settled.
         readers.push(scope.spawn(move || {
@@ -154,9 +160,14 @@ fn run(faulty: bool) {
                 for direction in [Direction::Forward, Direction::Backward] {
                     let mut trx = engine.begin(RepeatableRead);
                     let looked = look(engine, &mut trx, direction);
-                    assert!(looked.is_ok() || faulty && is_fault(&looked.unwrap_err()));
+                    match looked {
+                        Ok(()) => looks.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => {
+                            assert!(is_met(&error), "{error}");
+                            0
+                        }
+                    };
                     trx.commit().unwrap();
-                    looks.fetch_add(1, Ordering::Relaxed);
                     thread::sleep(Duration::from_millis(50));
                 }
             }
@@ -166,10 +177,13 @@ fn run(faulty: bool) {
                 let mut trx = engine.begin(Isolation::ReadUncommitted);
                 trx.begin_statement();
                 let rows = scan_all(&mut trx, &engine.trees[0], Direction::Forward);
-                if faulty && rows.is_err() {
-                    continue;
+                match rows {
+                    Ok(rows) => rows.iter().for_each(|(_, value)| check(value)),
+                    Err(error) => {
+                        assert!(is_met(&error), "{error}");
+                        continue;
+                    }
                 }
-                rows.unwrap().iter().for_each(|(_, value)| check(value));
                 trx.end_statement();
             }
         }));
@@ -196,7 +210,7 @@ fn run(faulty: bool) {
                             }
                         }
                         Err(Error::Deadlock) => break,
-                        Err(error) if faulty && is_fault(&error) => break,
+                        Err(error) if is_met(&error) => break,
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -213,6 +227,8 @@ fn run(faulty: bool) {
         "{commits:?} commits, {refused:?} refused, {looks:?} looks, {:?}",
         engine.system.status()
     );
+    assert!(commits.into_inner() > 0 && looks.into_inner() > 0, "hardly anything ran");
+    assert_eq!(faults.load(Ordering::Relaxed) > 0, faulty, "{faults:?} faults");
     let mut trx = engine.begin(RepeatableRead);
     storage.set_error_chance(StorageOp::Read, FaultKind::Io, 0);
     look(&engine, &mut trx, Direction::Forward).unwrap();

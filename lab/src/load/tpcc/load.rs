@@ -41,6 +41,8 @@ pub struct Report {
     pub new_orders_in_doubt: u64,
     /// The same for orders delivered.
     pub delivered_in_doubt: u64,
+    /// Payments of which that is so.
+    pub payments_in_doubt: u64,
     /// What went wrong otherwise.
     pub errors: Vec<String>,
 }
@@ -58,6 +60,7 @@ impl Report {
         self.delivered += other.delivered;
         self.new_orders_in_doubt += other.new_orders_in_doubt;
         self.delivered_in_doubt += other.delivered_in_doubt;
+        self.payments_in_doubt += other.payments_in_doubt;
         self.errors.extend(other.errors);
     }
 
@@ -253,6 +256,7 @@ impl Terminal {
                     if let Some(Ending::Commit { delivered }) = in_doubt {
                         self.report.new_orders_in_doubt += u64::from(kind == Kind::NewOrder);
                         self.report.delivered_in_doubt += delivered;
+                        self.report.payments_in_doubt += u64::from(kind == Kind::Payment);
                     }
                     self.report.errors.push(format!("{kind:?}: {error}"));
                     return false;

@@ -137,6 +137,8 @@ struct Chance {
 pub(super) struct Faults {
     ordered: Vec<Fault>,
     chances: Vec<Chance>,
+    /// How many operations they have struck.
+    pub(super) struck: u64,
 }
 
 impl Faults {
@@ -152,13 +154,13 @@ impl Faults {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { struck: self.struck, ..Self::default() };
     }
 
     /// Those that a restart does not disarm.
     pub(super) fn of_places(&self) -> Faults {
         let ordered = self.ordered.iter().filter(|fault| fault.place.is_some()).cloned();
-        Faults { ordered: ordered.collect(), chances: Vec::new() }
+        Faults { ordered: ordered.collect(), ..Faults::default() }
     }
 
     /// The fault that strikes this operation, if any. Each match counts for each fault it passes.
@@ -188,6 +190,7 @@ impl Faults {
                 }
             }
         }
+        self.struck += u64::from(struck.is_some());
         struck
     }
 }

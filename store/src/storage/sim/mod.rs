@@ -167,6 +167,11 @@ impl SimStorage {
         self.disk.lock().faults.set_chance(op, kind, per_million);
     }
 
+    /// How many operations of this life have met a fault that was armed.
+    pub fn faults_struck(&self) -> u64 {
+        self.disk.lock().faults.struck
+    }
+
     /// Disarms all faults. Poisoned files stay poisoned.
     pub fn clear_faults(&self) {
         self.disk.lock().faults.clear();
