@@ -150,6 +150,7 @@ fn open_pool(
         ballast: ballast.clone(),
         check_page: crate::format::check_page,
         background: options.background,
+        read_only: options.read_only || options.force_recovery.is_read_only(),
         ..PoolConfig::default()
     };
     let pool = Pool::new(config, storage.clone())?;

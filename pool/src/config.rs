@@ -64,6 +64,8 @@ pub struct PoolConfig {
     pub threads: Threads,
     /// What a write of dirty pages releases when it finds the disk full.
     pub ballast: Option<Arc<Ballast>>,
+    /// The files are opened for reading only: they get no upkeep.
+    pub read_only: bool,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and only [`Pool::advance_clock`](crate::Pool::advance_clock)
     /// moves the time: then a single-threaded run is the same each time.
@@ -86,6 +88,7 @@ impl Default for PoolConfig {
             memory_threads: MemoryThreads::default(),
             threads: Threads::default(),
             ballast: None,
+            read_only: false,
             background: true,
         }
     }

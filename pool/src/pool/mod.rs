@@ -89,7 +89,7 @@ impl Pool {
             advisor,
         });
         if config.background {
-            threads::start(&pool)?;
+            threads::start(&pool, &config)?;
         }
         Ok(pool)
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Pool;
 use crate::background::{Task, Urgency};
+use crate::config::PoolConfig;
 use crate::error::Result;
 use crate::stats::thread_time;
 
@@ -31,10 +32,11 @@ const COMPACTION: Duration = Duration::from_millis(3);
 const COMPACTION_REST: u32 = 9;
 const COMPACTION_REST_MAX: Duration = Duration::from_millis(200);
 
-pub(super) fn start(pool: &Arc<Pool>) -> Result<()> {
+/// Starts the threads; that of the upkeep only if files can be written.
+pub(super) fn start(pool: &Arc<Pool>, config: &PoolConfig) -> Result<()> {
     let task =
         |name, wakeup, step| Task { name, wakeup, idle: IDLE, urgency: Urgency::Usual, step };
-    let tasks: [Task<Pool>; 7] = [
+    let tasks: [Task<Pool>; 6] = [
         task("tp-cleaner", |wakeups| &wakeups.cleaner, clean),
         task("tp-evictor", |wakeups| &wakeups.evictor, evict),
         task("tp-read-ahead", |wakeups| &wakeups.read_ahead, read_ahead),
@@ -43,13 +45,17 @@ pub(super) fn start(pool: &Arc<Pool>) -> Result<()> {
             ..task("tidepool-advise", |wakeups| &wakeups.advisor, Pool::run_advisor_step)
         },
         task("tidepool-grow", |wakeups| &wakeups.grower, grow),
-        task("tidepool-upkeep", |wakeups| &wakeups.upkeep, upkeep),
         Task {
             urgency: Urgency::OfSizes,
             ..task("tidepool-resize", |wakeups| &wakeups.resize, resize)
         },
     ];
-    pool.core.background.start(pool, &tasks)
+    pool.core.background.start(pool, &tasks)?;
+    if config.read_only {
+        return Ok(());
+    }
+    let upkeep = task("tidepool-upkeep", |wakeups| &wakeups.upkeep, upkeep);
+    pool.core.background.start(pool, &[upkeep])
 }
 
 fn clean(pool: &Pool) {

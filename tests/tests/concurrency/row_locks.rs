@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use mysql::prelude::Queryable;
-use mysql::{Conn, Row};
+use mysql::Conn;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
-use tidepool_tests::sql::{code_of, number, run};
+use tidepool_tests::sql::{number, run};
 
 fn read_committed(server: &Server) -> Conn {
     let mut conn = server.connect_to("test");

@@ -7,7 +7,6 @@ use std::sync::Barrier;
 use std::thread;
 
 use mysql::Conn;
-use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{check, code_of, number, run};
 

@@ -102,6 +102,14 @@ fn a_read_only_server_reads_all_refuses_all_writes_and_changes_no_file() {
     server.restart_with(&READ_ONLY);
     let mut conn = server.connect_to("test");
     assert_eq!(number(&mut conn, "SELECT @@tidepool_read_only"), 1);
+    // It would report that the files can't be written.
+    let threads = fs::read_dir(format!("/proc/{}/task", server.pid().expect("it runs")));
+    let name = |task: std::io::Result<fs::DirEntry>| {
+        fs::read_to_string(task.expect("an entry").path().join("comm")).unwrap_or_default()
+    };
+    let names: Vec<String> = threads.expect("threads").map(name).collect();
+    let has = |thread: &str| names.iter().any(|name| name.trim() == thread);
+    assert!(has("tp-evictor") && !has("tidepool-upkeep"), "{names:?}");
     assert_eq!(contents(&mut conn), before);
     for table in ["t", "parts", "child"] {
         assert_eq!(check_table(&mut conn, table), "OK", "{table}");
@@ -129,6 +137,8 @@ fn a_read_only_server_reads_all_refuses_all_writes_and_changes_no_file() {
         "ALTER TABLE child RENAME TO elder",
         "DROP TABLE child",
         "DROP TABLE plain",
+        "DROP TABLE parts",
+        "DROP DATABASE test",
         "DROP TABLE t, child",
         "DROP SEQUENCE numbers",
         "OPTIMIZE TABLE t",
