@@ -11,7 +11,7 @@ use crate::terminal::print;
 /// Prints what a shell completes.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn completions(mut program: Command, shell: Shell) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut program, "tidepool", &mut text);

@@ -51,10 +51,10 @@ pub fn printable_lines(text: &str) -> String {
     text.lines().map(|line| printable(line) + "\n").collect()
 }
 
-/// Prints a result for people, whatever the names in it are: see [`print`].
+/// Prints a result for people, whatever the names in it are: see [`print()`].
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_text(text: &str) -> Result<()> {
     print(&printable_lines(text))
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use mysql::prelude::Queryable;
 use mysql::Conn;
+use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{number, run};
 

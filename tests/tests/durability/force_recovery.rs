@@ -243,7 +243,7 @@ fn each_level_reads_and_the_next_start_has_all() {
         server.stop();
         if level == 5 {
             for (old, dir) in old.iter().zip(&dirs[..1]) {
-                assert_eq!(changed(old, &tree(dir)), [PathBuf::new(); 0], "{what}");
+                assert_eq!(changed(old, &tree(dir)), Vec::<PathBuf>::new(), "{what}");
             }
         }
         server.restart_with(&["--skip-log-bin", "--tidepool-redo-log-capacity=8M"]);
