@@ -9,7 +9,7 @@
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageError};
 use tidepool_pool::{HEATS, PageId};
 
-use crate::format::varint::{put_u32, take_u32};
+use crate::varint::{put_u32, take_u32};
 
 /// Name of the file.
 pub const HOT_LIST_FILE: &str = "hot-list";

@@ -125,6 +125,7 @@ pub(crate) mod test_storage;
 mod trx;
 pub mod typed;
 mod undo;
+mod varint;
 mod versioned;
 
 /// Parts of the inside, for the benchmarks and tests of this repository. They change without

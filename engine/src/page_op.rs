@@ -24,7 +24,7 @@
 use crate::format::OpError;
 use crate::format::entry::settle_cells;
 use crate::format::node::{self, edit};
-use crate::format::varint;
+use crate::varint;
 use tidepool_pool::page::{set_page_type, set_tree_id};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 

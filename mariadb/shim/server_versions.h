@@ -21,7 +21,19 @@
 */
 #define TIDEPOOL_COPIES_HAVE_ENDS (MYSQL_VERSION_ID >= 101118 && MYSQL_VERSION_ID < 110000)
 
+/* The binary log among those that take part in a transaction: in 10.11, and since 11.7. Only the one
+   that there is has to be found by the linker. */
+extern handlerton *binlog_hton;
+struct transaction_participant;
+extern transaction_participant binlog_tp;
+
 namespace tidepool {
+
+/* Whether a participant, of the type that the server has for one, is the binary log. */
+inline bool is_binary_log(const handlerton *participant) { return participant == binlog_hton; }
+inline bool is_binary_log(const transaction_participant *participant) {
+  return participant == &binlog_tp;
+}
 
 /*
   One of the engine's functions that the server calls: assigned to a member of handlerton, it has

@@ -309,7 +309,7 @@ static bool changes_other_engines(THD *thd, bool all) {
   const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
   uint others = 0;
   for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
-    if (info->is_trx_read_write() && info->ht() != engine.hton && info->ht() != binlog_hton)
+    if (info->is_trx_read_write() && info->ht() != engine.hton && !is_binary_log(info->ht()))
       others++;
   return others > 0;
 }
@@ -318,7 +318,7 @@ static bool changes_other_engines(THD *thd, bool all) {
 static bool is_logged(THD *thd, bool all) {
   const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
   for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
-    if (info->ht() == binlog_hton) return true;
+    if (is_binary_log(info->ht())) return true;
   return false;
 }
 
@@ -360,9 +360,6 @@ static int commit(THD *thd, bool all) {
     }
   } else {
     result = is_relied_on(thd, session) ? commit_durably(session) : tp_commit(session->transaction);
-    /* The binary log has nothing of it: a crash must not find it prepared in one engine alone. */
-    if (result == TP_OK && session->prepared && session->with_other_engines)
-      unflushed = ha_flush_logs();
   }
   if (result != TP_OK) {
     server_error(result, thd); /* first: what follows has other errors */

@@ -9,14 +9,12 @@
 //! | [`space_header`] | a file's first page |
 //! | [`node`] | nodes of trees: layout, search, changes |
 //! | [`entry`] | the payload of a versioned tree's entry |
-//! | [`varint`] | integers of variable length, also in redo and undo records |
 //!
 //! Undo records are [`crate::undo::record`]'s. `docs/internals/format/pages.md` has all of it.
 
 pub mod entry;
 pub mod node;
 pub mod space_header;
-pub mod varint;
 
 use tidepool_pool::PageType;
 

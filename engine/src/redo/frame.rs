@@ -15,7 +15,7 @@
 use tidepool_pool::Lsn;
 
 use super::record::{LogRecord, Record, Records};
-use crate::format::varint;
+use crate::varint;
 
 /// Longest header of a frame.
 pub const MAX_HEADER_LEN: usize = varint::MAX_U32_LEN + 4;

@@ -17,7 +17,7 @@
 
 use tidepool_pool::Lsn;
 
-use crate::format::varint;
+use crate::varint;
 
 const KIND_SPACE: u8 = 0;
 const KIND_PAGE: u8 = 1;

@@ -40,7 +40,7 @@
 
 use crate::csn::TrxId;
 use crate::format::entry::{Entry, RollPointer, u64_from_6};
-use crate::format::varint;
+use crate::varint;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

@@ -336,7 +336,7 @@ fn a_sequence_that_is_read_with_a_lock_gives_numbers_at_once() {
     assert_eq!(number(&mut conn, "SELECT NEXTVAL(s) FROM s LOCK IN SHARE MODE"), 2);
     run(&mut conn, &["INSERT INTO t SELECT NEXTVAL(s) FROM s FOR UPDATE"]);
     run(&mut conn, &["LOCK TABLES s WRITE, s AS s2 WRITE"]);
-    assert_eq!(number(&mut conn, "SELECT next_not_cached_value FROM s2"), 4);
+    assert_eq!(number(&mut conn, "SELECT next_not_cached_value FROM s AS s2"), 4);
     assert_eq!(number(&mut conn, "SELECT NEXTVAL(s)"), 4);
     run(&mut conn, &["UNLOCK TABLES", "BEGIN"]);
     assert_eq!(number(&mut conn, "SELECT next_not_cached_value FROM s FOR UPDATE"), 5);

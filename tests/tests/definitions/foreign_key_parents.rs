@@ -5,11 +5,13 @@
 use std::fs;
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use mysql::Conn;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{check, code_of, number, run};
 
+const PATIENCE: Duration = Duration::from_secs(60);
 const NO_PARENT: u16 = 1452;
 const HAS_CHILDREN: u16 = 1451;
 const CANT_CREATE: u16 = 1005;
@@ -299,7 +301,8 @@ fn a_table_that_is_dropped_or_rebuilt_leaves_no_file_open_at_the_other_end() {
         for statement in change.split("; ") {
             run(&mut conn, &[statement]);
         }
-        assert_eq!(open_and_gone(&server), Vec::<String>::new(), "{change}");
+        // Purge and the like may have it for a moment; a handler would keep it.
+        wait_until(PATIENCE, change, || open_and_gone(&server).is_empty());
         // The sessions go on with what is there now.
         for (n, session) in sessions.iter_mut().enumerate() {
             let insert = format!("INSERT INTO c VALUES (10 + {n}, {n})");

@@ -1,5 +1,5 @@
-//! Transactions that the server's coordinator ends: by their XID, over two engines, and those that
-//! the binary log describes by statements.
+//! What the server's coordinator asks of the engine: transactions that are ended by their XID, and
+//! those that the binary log describes by statements.
 
 use std::time::Duration;
 
@@ -49,40 +49,6 @@ fn a_prepared_transaction_is_ended_by_its_xid_whatever_the_format() {
     assert_eq!(rows(&mut conn, "XA RECOVER").len(), 0);
     // Nothing holds a lock.
     run(&mut conn, &["SET innodb_lock_wait_timeout = 1", "DELETE FROM t", "DROP TABLE t"]);
-}
-
-/// The binary log has nothing of it, so after a crash it can't say what became of it. What the other
-/// engine commits behind this one is durable as that engine's setting says.
-#[test]
-fn a_commit_over_two_engines_that_is_not_logged_survives_a_crash_in_both() {
-    let mut server = Server::start(
-        Options::new("two_unlogged")
-            .engine(Engine::Tidepool)
-            .arg("--log-bin=log")
-            .arg("--innodb-flush-log-at-trx-commit=0")
-            .arg("--tidepool-flush-log-at-trx-commit=1"),
-    );
-    let mut conn = server.connect_to("test");
-    run(
-        &mut conn,
-        &[
-            "CREATE TABLE t (id INT PRIMARY KEY) ENGINE=Tidepool",
-            "CREATE TABLE i (id INT PRIMARY KEY) ENGINE=InnoDB",
-            "SET sql_log_bin = 0",
-        ],
-    );
-    for n in 1..=3 {
-        let both = [format!("INSERT INTO t VALUES ({n})"), format!("INSERT INTO i VALUES ({n})")];
-        // The engine that comes last commits first, by its setting, and the other makes it durable.
-        run(&mut conn, &["BEGIN", &both[0], &both[1], "COMMIT"]);
-        server.kill9();
-        server.restart();
-        conn = server.connect_to("test");
-        run(&mut conn, &["SET sql_log_bin = 0"]);
-        for table in ["t", "i"] {
-            assert_eq!(number(&mut conn, &format!("SELECT COUNT(*) FROM {table}")), n, "{table}");
-        }
-    }
 }
 
 /// A statement that reads a snapshot here would read something else on a replica.

@@ -138,7 +138,6 @@ fn a_read_only_server_reads_all_refuses_all_writes_and_changes_no_file() {
         "DROP TABLE child",
         "DROP TABLE plain",
         "DROP TABLE parts",
-        "DROP DATABASE test",
         "DROP TABLE t, child",
         "DROP SEQUENCE numbers",
         "OPTIMIZE TABLE t",
