@@ -21,6 +21,11 @@ pub struct Running {
 /// Incremental backups after a complete one, at most.
 const CHAIN_MAX: usize = 5;
 
+/// The log's disk was full for a moment, and the log went on without the backup.
+fn is_left_behind(error: &Error) -> bool {
+    matches!(error, Error::Storage(why) if why.contains("was not copied yet"))
+}
+
 impl World {
     /// Begins a backup, goes on with it, or ends it.
     pub fn backup(&mut self) -> Step {
@@ -50,6 +55,10 @@ impl World {
                 Ok(())
             }
             Err(Error::NoSpace(_)) if small => {
+                assert_nothing_left(&target);
+                Ok(())
+            }
+            Err(error) if is_left_behind(&error) => {
                 assert_nothing_left(&target);
                 Ok(())
             }
@@ -87,10 +96,7 @@ impl World {
         let full = running.small && matches!(error, Error::NoSpace(_));
         drop(running.backup);
         assert_nothing_left(&running.target);
-        // The log's disk was full for a moment, and the log goes on without the backup.
-        let left_behind =
-            matches!(&error, Error::Storage(why) if why.contains("was not copied yet"));
-        if full || left_behind { Ok(()) } else { self.must(Err(error)) }
+        if full || is_left_behind(&error) { Ok(()) } else { self.must(Err(error)) }
     }
 
     /// Opens the newest backup, combined with its base if it is incremental.

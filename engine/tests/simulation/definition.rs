@@ -13,6 +13,7 @@ fn name_of(n: u32) -> String {
 
 impl World {
     pub fn definition(&mut self) -> Step {
+        self.aim();
         let name = name_of(self.random.random_range(0..6));
         if let Some(loading) = self.loading.take_if(|loading| loading.name == name) {
             if self.random.random_ratio(3, 4) {

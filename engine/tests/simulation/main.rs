@@ -76,6 +76,8 @@ struct Counts {
     combined: u64,
     /// Writes that succeeded.
     writes: u64,
+    /// Writes that a full disk refused.
+    no_space: u64,
     /// Writes and locking reads that met a row changed since the snapshot.
     changed: u64,
     /// Locking reads that met a lock.
@@ -91,12 +93,13 @@ struct Counts {
 }
 
 impl Counts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 10] {
+    fn all(&mut self) -> [(&'static str, &mut u64); 11] {
         [
             ("a page moved by a resize", &mut self.pages_moved),
             ("a backup", &mut self.backups),
             ("an incremental backup", &mut self.combined),
             ("a write", &mut self.writes),
+            ("a write that a full disk refuses", &mut self.no_space),
             ("a row changed since the snapshot", &mut self.changed),
             ("a row locked by another", &mut self.locked),
             ("a fault of the disk", &mut self.troubled),

@@ -41,7 +41,18 @@ impl World {
             return self.lock(at, no, &table);
         }
         if self.random.random_ratio(1, 40) {
-            return self.fill(at, no, &table);
+            // What a full disk refuses is what must grow: more than the pool and the log hold.
+            let full = self.random.random_ratio(1, 8);
+            if full {
+                self.sim.set_capacity(Some(self.sim.used_bytes()));
+                self.is_full = true;
+            }
+            let filled = self.fill(at, no, &table);
+            if full {
+                self.sim.set_capacity(None);
+                self.is_full = false;
+            }
+            return filled;
         }
         let key = match self.random.random_range(0..10) {
             0 => vec![b'x'; self.random.random_range(1..800)],
@@ -69,7 +80,8 @@ impl World {
     /// Many long rows, for the pool to have more pages than it may keep when it shrinks.
     pub fn fill(&mut self, at: usize, no: TableNo, table: &Arc<Table>) -> Step {
         let sessions = self.sessions.len();
-        for _ in 0..self.random.random_range(15..45) {
+        let rows = if self.is_full { 100..200 } else { 15..45 };
+        for _ in 0..self.random.random_range(rows) {
             let key = format!("b{}", self.random.random_range(0..100)).into_bytes();
             let len = self.random.random_range(30_000..60_000);
             self.write(at, no, table, key, len, 0)?;
@@ -161,6 +173,7 @@ impl World {
             }
             Err(Error::NoSpace(why)) => {
                 assert!(self.is_full, "seed {seed}: {slot:?}: there is space: {why}");
+                self.counts.no_space += 1;
                 return Ok(());
             }
             Err(Error::RecordChanged) => {

@@ -57,11 +57,21 @@ impl World {
         }
     }
 
+    /// Lets the power fail in one of the next operations of the disk, now and then: few cuts would
+    /// meet a commit or a definition change by chance.
+    pub fn aim(&mut self) {
+        if self.random.random_ratio(1, 100) {
+            let ahead = self.random.random_range(0..12);
+            self.sim.crash_at(self.sim.operation_count() + ahead);
+        }
+    }
+
     /// A session commits or rolls back.
     pub fn end(&mut self) -> Step {
         if self.sessions.is_empty() {
             return Ok(());
         }
+        self.aim();
         let at = self.random.random_range(0..self.sessions.len());
         let mut session = self.sessions.remove(at);
         trace!("s{at} ends ({:?}, writes: {})", session.isolation, session.writes.len());
