@@ -120,7 +120,12 @@ impl World {
             };
             match &result {
                 Err(Error::NoSpace(_) | Error::LockWaitTimeout) => {
-                    session.trx.rollback_to(before).unwrap();
+                    match session.trx.rollback_to(before) {
+                        Ok(_) => {}
+                        // See below, where the transaction ends.
+                        Err(Error::NoSpace(_)) if self.is_full => {}
+                        Err(error) => panic!("seed {}: {error}", self.seed),
+                    }
                 }
                 // Distinguished below from a wrong answer: by now, a disk that has failed has ended
                 // the life.
@@ -174,6 +179,14 @@ impl World {
             Err(Error::NoSpace(why)) => {
                 assert!(self.is_full, "seed {seed}: {slot:?}: there is space: {why}");
                 self.counts.no_space += 1;
+                // What the statement had done already could not be taken back either: for that,
+                // pages must come into a pool that can't write the others.
+                if self.sessions[at].trx.must_rollback() {
+                    self.sim.set_capacity(None);
+                    let rolled_back = self.sessions[at].trx.rollback();
+                    self.must(rolled_back)?;
+                    self.sessions.remove(at);
+                }
                 return Ok(());
             }
             Err(Error::RecordChanged) => {
