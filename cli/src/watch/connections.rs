@@ -321,7 +321,8 @@ mod tests {
             let _ = stream.read_to_end(&mut taken);
             assert!(taken.len() < LARGE, "a client that did not read got the whole answer");
         }
-        // One that reads gets it all.
+        // One that reads gets it all. A busy machine may take longer than the short limit.
+        let (_patient, address) = start(LIMITS);
         assert!(ask(address, "GET /large HTTP/1.1\r\n\r\n").len() > LARGE);
     }
 
