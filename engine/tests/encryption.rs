@@ -56,6 +56,14 @@ fn fill(db: &Db, table: &Arc<Table>) {
     trx.commit().unwrap();
 }
 
+/// Tables `a` and `b`, encrypted with keys 1 and 5.
+fn fill_two_encrypted(db: &Db) {
+    for (name, key) in [("a", 1), ("b", 5)] {
+        let table = db.create_table(name, &encrypted(EncryptionChoice::Yes, key)).unwrap();
+        fill(db, &table);
+    }
+}
+
 /// Rows that take more than the pool has.
 const MANY_ROWS: u32 = 12_000;
 
@@ -169,10 +177,7 @@ fn a_missing_key_costs_its_tables_alone() {
     let dir = tempfile::tempdir().unwrap();
     let ring = keyring();
     let db = Db::open(dir.path(), options(&ring)).unwrap();
-    for (name, key) in [("a", 1), ("b", 5)] {
-        let table = db.create_table(name, &encrypted(EncryptionChoice::Yes, key)).unwrap();
-        fill(&db, &table);
-    }
+    fill_two_encrypted(&db);
     let error = db.create_table("c", &encrypted(EncryptionChoice::Yes, 9)).unwrap_err();
     assert!(error.to_string().contains("encryption key 9: the keyring has no such key"), "{error}");
     assert!(db.open_table("c").is_err());
@@ -498,10 +503,7 @@ fn a_check_that_lacks_one_of_two_keys_calls_nothing_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let ring = keyring();
     let db = Db::open(dir.path(), options(&ring)).unwrap();
-    for (name, key) in [("a", 1), ("b", 5)] {
-        let table = db.create_table(name, &encrypted(EncryptionChoice::Yes, key)).unwrap();
-        fill(&db, &table);
-    }
+    fill_two_encrypted(&db);
     while db.step_purge().unwrap() {}
     db.close().unwrap();
     ring.remove(5, 1);

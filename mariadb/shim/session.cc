@@ -301,23 +301,25 @@ static bool is_relied_on(THD *thd, const Session *session) {
 */
 static bool is_binary_log_enough() { return sync_binlog_period == 1 || !is_each_commit_durable(); }
 
+/* The engines of the transaction, or of the statement, and the binary log. */
+static Ha_trx_info *participants(THD *thd, bool all) {
+  return (all ? thd->transaction->all : thd->transaction->stmt).ha_list;
+}
+
 /*
   Asked before the first engine commits, as an engine that has committed is not in the list any
   more. The list has the binary log, too.
 */
 static bool changes_other_engines(THD *thd, bool all) {
-  const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
-  uint others = 0;
-  for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
+  for (Ha_trx_info *info = participants(thd, all); info; info = info->next())
     if (info->is_trx_read_write() && info->ht() != engine.hton && !is_binary_log(info->ht()))
-      others++;
-  return others > 0;
+      return true;
+  return false;
 }
 
 /* Whether the binary log has something of the transaction. */
 static bool is_logged(THD *thd, bool all) {
-  const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
-  for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
+  for (Ha_trx_info *info = participants(thd, all); info; info = info->next())
     if (is_binary_log(info->ht())) return true;
   return false;
 }

@@ -2,19 +2,23 @@
 //! notes in a table's file name, and the catalog does not ([`provisional_trees`]).
 
 use super::Inner;
-use crate::catalog::{CATALOG_TREE, TableRecord, TreeRecord};
+use crate::catalog::{TableRecord, TreeRecord};
 use crate::error::Result;
 use crate::table::provisional_trees;
 
+fn has_notes(record: &TableRecord) -> bool {
+    record.has_notes && !record.lost_changes
+}
+
 impl Inner {
+    /// Whether there may be something for [`free_provisional_trees`](Self::free_provisional_trees).
+    pub(super) fn has_provisional_trees(&self) -> bool {
+        self.catalog.tables().iter().any(|(_, record)| has_notes(record))
+    }
+
     /// Frees what a crash has left of changes of indexes. Before purge and rollbacks begin.
     pub(super) fn free_provisional_trees(&self) -> Result<()> {
         let tables = self.catalog.tables();
-        let has_notes = |record: &TableRecord| record.has_notes && !record.lost_changes;
-        if tables.iter().any(|(_, record)| has_notes(record)) {
-            // A change of a definition that was not finished has its entry locked.
-            self.trx_system.roll_back_recovered_of(CATALOG_TREE)?;
-        }
         for (name, record) in tables.iter().filter(|(_, record)| has_notes(record)) {
             if let Err(error) = self.clear_notes_of(name, record) {
                 self.check_writable()?;

@@ -135,7 +135,7 @@ impl Db {
         inner.tell_governor_of_rest();
         if !inner.env.is_read_only() {
             inner.note_recovered();
-            inner.roll_back_unfinished_definitions();
+            inner.roll_back_unfinished_definitions()?;
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
             inner.free_provisional_trees()?;
@@ -261,13 +261,20 @@ impl Inner {
     }
 
     /// Rolls back the changes of definitions that a crash left unfinished: few entries of the
-    /// catalog, which the next change of the same table would wait for. If that fails, the
-    /// background tries again.
-    fn roll_back_unfinished_definitions(&self) {
-        if self.env.force_recovery() < ForceRecovery::NoRollback
-            && let Err(error) = self.trx_system.roll_back_recovered_of(CATALOG_TREE)
-        {
-            tracing::error!(%error, "an unfinished change of a definition can't be rolled back");
+    /// catalog, which the next change of the same table would wait for. If the next steps of the
+    /// opening are such changes, it is done at every level of `force_recovery`, and has to succeed;
+    /// else the background tries again.
+    fn roll_back_unfinished_definitions(&self) -> Result<()> {
+        let is_needed = !self.env.missing_spaces().is_empty() || self.has_provisional_trees();
+        if !is_needed && self.env.force_recovery() >= ForceRecovery::NoRollback {
+            return Ok(());
+        }
+        match self.trx_system.roll_back_recovered_of(CATALOG_TREE) {
+            Err(error) if !is_needed => {
+                tracing::error!(%error, "an unfinished change of a definition can't be undone");
+                Ok(())
+            }
+            outcome => outcome,
         }
     }
 
@@ -277,8 +284,6 @@ impl Inner {
         if lost.is_empty() {
             return Ok(());
         }
-        // A change of a definition that was not finished has its entry locked.
-        self.trx_system.roll_back_recovered_of(CATALOG_TREE)?;
         for (name, record) in self.catalog.tables() {
             if lost.contains(&record.space) {
                 tracing::error!(

@@ -2,6 +2,8 @@
 
 use tidepool_pool::Lsn;
 
+use crate::error::Error;
+
 /// All that was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -120,6 +122,12 @@ impl Report {
         !self.problems.is_empty()
             || !self.files.iter().all(FileReport::is_clean)
             || !self.tables.iter().all(|table| table.problems.is_empty())
+    }
+
+    /// Something was not looked at, for its key is missing.
+    pub(super) fn note_missing_key(&mut self, what: &str, error: &Error) {
+        self.lacks_key = true;
+        self.notes.push(format!("{what}: not looked at: {}", error.what()));
     }
 
     /// Pages that are broken.

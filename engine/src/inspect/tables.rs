@@ -1,8 +1,6 @@
 //! The catalog, undo, and each table: trees, and whether allocation agrees with what trees lead to.
 
-use super::{
-    FileReport, IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport,
-};
+use super::{IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport};
 use crate::catalog::TableRecord;
 use crate::db::Db;
 use crate::error::{Error, Remedy, Result};
@@ -23,10 +21,7 @@ impl Inspection {
         report.problems.extend(found.err().map(|error| error.to_string()));
         match self.check_undo(db) {
             Ok(()) => {}
-            Err(error @ Error::Key { .. }) => {
-                report.lacks_key = true;
-                report.notes.push(format!("undo records: not looked at: {}", error.what()));
-            }
+            Err(error @ Error::Key { .. }) => report.note_missing_key("undo records", &error),
             Err(error) => report.problems.push(error.to_string()),
         }
         let is_settled = self.is_settled(db);
@@ -50,21 +45,18 @@ impl Inspection {
                 let done_bytes = done_bytes + (leaves * page_size).min(len);
                 progress(InspectProgress { what: &name, done_bytes, total_bytes });
             };
-            let is_of_table = |found: &&FileReport| found.file == file && found.encrypted_pages > 0;
-            let lacks_key = report.files.iter().any(|found| is_of_table(&found));
-            let found = match lost_changes || lacks_key {
-                true => Ok(()),
-                false => check_table(db, &name, is_settled, &mut table_report, &mut told),
+            let mut files = report.files.iter();
+            let found = if files.any(|found| found.file == file && found.encrypted_pages > 0) {
+                Err(Error::no_key("pages of its file are encrypted, and their key was not given"))
+            } else if lost_changes {
+                Ok(())
+            } else {
+                check_table(db, &name, is_settled, &mut table_report, &mut told)
             };
             match found {
-                Ok(()) if lacks_key => {
-                    let why = "pages of its file are encrypted, and their key was not given";
-                    report.notes.push(format!("table {name}: not looked at: {why}"));
-                }
                 Ok(()) => {}
                 Err(error @ Error::Key { .. }) => {
-                    report.lacks_key = true;
-                    report.notes.push(format!("table {name}: not looked at: {}", error.what()));
+                    report.note_missing_key(&format!("table {name}"), &error);
                 }
                 Err(error) => table_report.problems.push(error.to_string()),
             }

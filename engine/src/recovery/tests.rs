@@ -46,6 +46,24 @@ impl Hooks for Unsteady {
     }
 }
 
+/// Makes a page of the table anew.
+fn format(env: &Arc<Env>, no: u32) {
+    let space = env.space(FIRST_TABLE_SPACE).unwrap();
+    let mut mtr = Mtr::begin(env).unwrap();
+    let page = mtr.new_page(&space, no).unwrap();
+    mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+    mtr.commit();
+}
+
+/// Writes bytes behind the page's header; gives the LSN of the change.
+fn write(env: &Arc<Env>, no: u32, at: usize, bytes: &[u8]) -> Lsn {
+    let space = env.space(FIRST_TABLE_SPACE).unwrap();
+    let mut mtr = Mtr::begin(env).unwrap();
+    let page = mtr.exclusive(&space, no).unwrap();
+    mtr.apply(page, &PageOp::Write { offset: (PAGE_HEADER_SIZE + at) as u32, bytes });
+    mtr.commit()
+}
+
 /// A log with two changes of the page, and `log_between` bytes between them. The second may set all
 /// of the page.
 fn disk_with_two_changes(log_between: u64, is_anew: bool) -> SimStorage {
@@ -53,28 +71,17 @@ fn disk_with_two_changes(log_between: u64, is_anew: bool) -> SimStorage {
     let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
     space.grow_to(4).unwrap();
-    let format = |no| {
-        let mut mtr = Mtr::begin(&env).unwrap();
-        let page = mtr.new_page(&space, no).unwrap();
-        mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
-        mtr.commit();
-    };
-    format(UNSTEADY);
-    format(UNSTEADY + 1);
+    let write = |no, at, bytes: &[u8]| write(&env, no, at, bytes);
+    format(&env, UNSTEADY);
+    format(&env, UNSTEADY + 1);
     env.checkpoint_all().unwrap();
-    let write = |no, at, bytes: &[u8]| {
-        let mut mtr = Mtr::begin(&env).unwrap();
-        let page = mtr.exclusive(&space, no).unwrap();
-        mtr.apply(page, &PageOp::Write { offset: (PAGE_HEADER_SIZE + at) as u32, bytes });
-        mtr.commit();
-    };
     write(UNSTEADY, 0, b"first");
     let end = env.redo().next_lsn().0 + log_between;
     while env.redo().next_lsn().0 < end {
         write(UNSTEADY + 1, 0, &[7; 4000]);
     }
     if is_anew {
-        format(UNSTEADY);
+        format(&env, UNSTEADY);
         write(UNSTEADY, 0, b"first");
     }
     write(UNSTEADY, 10, b"second");
@@ -140,22 +147,11 @@ fn a_page_whose_changes_are_lost_is_refused_however_long_the_log_becomes() {
     let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
     space.grow_to(4).unwrap();
-    for no in [UNSTEADY, OTHER] {
-        let mut mtr = Mtr::begin(&env).unwrap();
-        let page = mtr.new_page(&space, no).unwrap();
-        mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
-        mtr.commit();
-    }
+    format(&env, UNSTEADY);
+    format(&env, OTHER);
     env.checkpoint_all().unwrap();
-    let change = |env: &Env, no| {
-        let space = env.space(FIRST_TABLE_SPACE).unwrap();
-        let mut mtr = Mtr::begin(env).unwrap();
-        let page = mtr.exclusive(&space, no).unwrap();
-        mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"new" });
-        mtr.commit()
-    };
-    let kept = change(&env, OTHER);
-    let lost = change(&env, UNSTEADY);
+    let kept = write(&env, OTHER, 0, b"new");
+    let lost = write(&env, UNSTEADY, 0, b"new");
     let other = env.pool().exclusive(&space, OTHER, Access::Normal).unwrap();
     assert_eq!(env.pool().flush_up_to(Lsn::MAX, 9).unwrap(), 1);
     drop(other);
@@ -180,7 +176,7 @@ fn a_page_whose_changes_are_lost_is_refused_however_long_the_log_becomes() {
             assert!(why.contains(&format!("at LSN {lost}, in redo log that is lost")), "{why}");
             read(OTHER).unwrap();
             while env.redo().next_lsn().0 < lost.0 + (life + 1) * 50_000 {
-                change(&env, OTHER);
+                write(&env, OTHER, 0, b"new");
             }
         }
         if life == 1 {

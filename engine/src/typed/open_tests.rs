@@ -43,14 +43,14 @@ fn fill(db: &Db, indexes: &[&ByText]) -> TypedTable<u64, Row> {
     table
 }
 
-/// Calls `meanwhile` when the thread comes to this point for the first time, which it must.
-fn once_at(point: PausePoint, meanwhile: impl FnOnce() + 'static) -> impl FnMut(PausePoint) {
-    let mut once = Once(point, Some(meanwhile));
+/// Calls `action` when the thread first reaches this point. The test fails if it never does.
+fn once_at(point: PausePoint, action: impl FnOnce() + 'static) -> impl FnMut(PausePoint) {
+    let mut once = Once(point, Some(action));
     move |reached| {
         if reached == once.0
-            && let Some(meanwhile) = once.1.take()
+            && let Some(action) = once.1.take()
         {
-            meanwhile();
+            action();
         }
     }
 }

@@ -478,7 +478,7 @@ fn the_policy_counts_on_the_frames_of_the_newest_limit() {
     };
     MEANWHILE.set(Some(Box::new(meanwhile)));
     it.pool.tier.set_share(250);
-    assert!(MEANWHILE.take().is_none(), "the capacity was not set: nothing was tried");
+    assert!(MEANWHILE.take().is_none(), "the test did nothing: the capacity was never set");
     assert_eq!(it.pool.core.frames.limit(), 2 * EXTENT_PAGES);
     if is_late.load(Ordering::Relaxed) == 1 {
         it.pool.tier.fit_replacement();
